@@ -31,6 +31,9 @@ MEMORY_SECONDS = 300.0
 LARGEST_SURPRISE = 4.0
 #: The least share of its time that an engine is assumed to be free, so that a price stays finite.
 LEAST_FREE = 0.1
+#: A replica is behind when the prompts before a new one take longer than this, seconds: long enough to keep the engine
+#: busy until the next request is sent to it. What is already there delays whoever comes next.
+BEHIND_SECONDS = 0.05
 #: How old a view of the other processes may be, seconds; and after how long without a word from one its requests that
 #: have no token yet no longer hold a backlog up.
 PEERS_SECONDS = 0.005
@@ -231,6 +234,18 @@ class ReplicaLoad(Generic[R]):
     def requests(self, now: float) -> float:
         """Return how many requests run on it."""
         return len(self.running) + self._peers(now).running
+
+    def is_behind(self, now: float) -> bool:
+        """Return whether a request sent now would wait for others' prompts in the engine's own queue.
+
+        Only a streamed request without a token shows that the engine is still at them, however fast it is.
+        """
+        others = self._peers(now)
+        if not self._waiting and not others.oldest:
+            return False
+        done = max(self._done, others.done[0])
+        unanswered = any(done < position < inf for position in (self._oldest(done), *others.oldest))
+        return unanswered and self._backlog(others, now) > BEHIND_SECONDS
 
     def send(self, request: R, seconds: float, now: float, *, streamed: bool) -> None:
         """Count a request whose prompt takes so many seconds."""

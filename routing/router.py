@@ -82,7 +82,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 class _Known:
     """What is known of one boot of a replica."""
 
-    __slots__ = ("boot", "cache", "load", "mark", "memory")
+    __slots__ = ("boot", "cache", "load", "mark", "memory", "tokens")
 
     def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory) -> None:
         self.boot = boot
@@ -90,6 +90,8 @@ class _Known:
         self.cache = ReplicaCache(boot.cache_tokens or DEFAULT_CACHE_TOKENS, memory)
         self.load: ReplicaLoad[Choice] = ReplicaLoad(memory)
         self.mark = mark(replica_id.bytes)
+        #: Tokens that this process's requests need in the cache.
+        self.tokens = 0
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -103,6 +105,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     held_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
+    #: Those that it is expected to add to the cache.
+    added_tokens: int = 0
     #: Expected seconds of its own prompt.
     prefill: float
     prefix: PrefixHashes
@@ -169,6 +173,7 @@ class Router:
             warm_tokens=chosen.warm_tokens,
             held_tokens=prefix.tokens_of(chosen.depth),
             tokens=prefix.tokens + request.max_new_tokens,
+            added_tokens=prefix.tokens - chosen.warm_tokens + min(request.max_new_tokens, int(known.load.mean_tokens)),
             prefill=chosen.prefill,
             prefix=prefix,
             session=request.session,
@@ -180,6 +185,7 @@ class Router:
             home=home,
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
+        known.tokens += choice.added_tokens
         if request.session is not None and not settled and chosen.replica_id not in self._leavers(candidates):
             self.sessions.settle(request.session, known.mark, now)
         return choice
@@ -217,6 +223,20 @@ class Router:
                 )
             )
         return found
+
+    def has_room(self, replica_id: UUID, max_requests: int | None) -> bool:
+        """Return whether a replica would soon begin with one more request. ``max_requests``: that it runs at once.
+
+        This process's requests show how many tokens of the cache each one needs; the others run as many requests as
+        they say.
+        """
+        known, now = self._known(replica_id), self._clock()
+        requests, own = known.load.requests(now), len(known.load.running)
+        if max_requests is not None and requests >= max_requests:
+            return False
+        if own and known.boot.cache_tokens is not None and known.tokens / own * requests >= known.boot.cache_tokens:
+            return False
+        return not known.load.is_behind(now)
 
     def answered(self, choice: Choice, *, streamed: bool) -> AnswerStart:
         """Record that an answer began, or came whole; :meth:`learn` needs what this returns."""
@@ -261,6 +281,7 @@ class Router:
     def finish(self, choice: Choice, *, answered: bool) -> None:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
         known, now = choice.known, self._clock()
+        known.tokens -= choice.added_tokens
         if not answered:
             known.load.withdraw(choice, choice.prefill, now)
             self._warm.drop(choice.prefix, choice.depth, known.cache)

@@ -290,6 +290,28 @@ def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
     )
 
 
+def busy_queue_full(model: str, retry_after_seconds: float) -> Unavailable:
+    """Return the error for a request that may not even wait, because too many wait for room on a replica."""
+    seconds = _whole_seconds(retry_after_seconds)
+    return Unavailable(
+        f"Every replica of {model!r} is full, and as many requests wait as may. Nothing was charged. Retry after "
+        f"{seconds} {_plural(seconds)}.",
+        "too_many_held",
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
+def replicas_busy(model: str, waited_seconds: float, retry_after_seconds: float) -> Unavailable:
+    """Return the error for a request that waited for room on a replica as long as it may."""
+    seconds = _whole_seconds(retry_after_seconds)
+    return Unavailable(
+        f"Every replica of {model!r} is full, and none had room within the {waited_seconds:.0f} s that this tenant's "
+        f"requests may wait. Nothing was charged. Retry after {seconds} {_plural(seconds)}, or send fewer at once.",
+        "replicas_busy",
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
 def bodies_fill_share(share_bytes: int) -> RateLimited:
     """Return the error for a tenant whose requests in progress have as many bytes of bodies as they may."""
     return RateLimited(

@@ -125,13 +125,13 @@ FLIGHT_TAKEOVERS = PrometheusCounter(
 )
 
 QUEUED_REQUESTS = Gauge(
-    "hearth_gateway_queued_requests", "Requests that wait for a replica.", ("model",), registry=None
+    "hearth_gateway_queued_requests", "Requests that wait for a replica, or for room on one.", ("model",), registry=None
 )
 QUEUE_SECONDS = PrometheusHistogram(
     "hearth_gateway_queue_seconds",
-    "Time that requests waited for a replica.",
+    "Time that requests waited for a replica, or for room on one.",
     ("model", "outcome"),
-    buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
     registry=None,
 )
 

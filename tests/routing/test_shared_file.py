@@ -93,6 +93,25 @@ def test_work_that_another_process_sent_is_waited_for_and_runs_down(processes: l
     assert [each.costs(ask(user("d")), [only], clock.now)[0].backlog for each in processes] == [0, 0, 0]
 
 
+def test_a_replica_that_other_processes_filled_has_no_room(processes: list[Router], clock: Clock) -> None:
+    one, other, third = processes
+    (only,) = replicas(1)
+    for router in processes:
+        serve(router, ask(user("a")), [only])
+    sent = [(router, router.choose(ask(user("b"), streamed=False), [only])) for router in (one, other)]
+    clock.now += 0.01
+    assert [router.has_room(only, 2) for router in processes] == [False, False, False]
+    assert third.has_room(only, 3)
+    for router, choice in sent:
+        router.finish(choice, answered=False)
+    long = one.choose(ask(user("c" * 48_000)), [only])
+    clock.now += 0.01
+    assert [router.has_room(only, 3) for router in processes] == [False, False, False]
+    answer(one, long, computed_tokens=12_000)
+    clock.now += 0.01
+    assert [router.has_room(only, 3) for router in processes] == [True, True, True]
+
+
 def test_speeds_are_learned_together(processes: list[Router], clock: Clock) -> None:
     one, other, third = processes
     slow, quick = replicas(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Literal
 
 import orjson
@@ -24,7 +24,8 @@ from gateway.protocols.endpoint import Usage
 from gateway.request import JSON, Headers, Request, RequestContext, Response
 from gateway.streaming.start import StartedReply, StreamStarter, add_route_headers
 from gateway.upstream import routing_request
-from gateway.upstream.wait_queue import QueuedRequest
+from gateway.upstream.queue_bounds import QueuedRequest
+from gateway.upstream.turns import Waiting
 from routing.router import RoutingRequest
 from tenants.isolation import keyspace
 from workers.serving.endpoints import Endpoint
@@ -127,45 +128,43 @@ class Inference:
         """Return the first reply; wait for a replica if none is ready. Raises GatewayError."""
         context = self._context
         ask = routing_request.build(context.call, context.caller, context.model, request.headers)
+        queued = QueuedRequest(
+            caller=context.caller,
+            model=context.model,
+            size_bytes=len(request.body),
+            tokens=ask.prefix.tokens + ask.max_new_tokens,
+            waited_seconds=self._coalescer.waited_seconds,
+        )
         try:
-            return await self._send(ask, policy)
+            return await self._send(ask, queued, policy)
         except NOT_NOW as failure:
             self._meter.wait()
             self._queued_at = time.perf_counter()
-            queued = QueuedRequest(
-                caller=context.caller,
-                model=context.model,
-                size_bytes=len(request.body),
-                tokens=ask.prefix.tokens + ask.max_new_tokens,
-                waited_seconds=self._coalescer.waited_seconds,
-            )
-            return await self._components.replica_queue.wait(queued, failure, lambda: self._send(ask, policy))
+            return await self._components.replica_queue.wait(queued, failure, lambda: self._send(ask, queued, policy))
 
-    async def _send(self, ask: RoutingRequest, policy: CachePolicy) -> StartedReply:
-        """Return the first reply of the replicas that are ready now. Raises GatewayError, NOT_NOW included."""
+    async def _send(self, ask: RoutingRequest, queued: QueuedRequest, policy: CachePolicy) -> StartedReply:
+        """Return the first reply of the replicas that are ready. Raises GatewayError, NOT_NOW included."""
         context, timeline = self._context, self._context.timeline
         if self._queued_at is not None:
             timeline.queue_seconds = time.perf_counter() - self._queued_at
-        replicas, current = self._ready_replicas()
         timeline.at_engine = True
         try:
             salt = keyspace.cache_salt(context.caller, context.model.name)
-            reply = await self._components.dispatcher.send(context, ask, salt, replicas, self._meter)
+            where = Waiting(request=ask, queued=queued, ready=self._ready_replicas)
+            reply = await self._components.dispatcher.send(context, where, salt, self._meter)
         except NOT_NOW:
             timeline.at_engine = False
             self._meter.engine_failed()
             raise
-        return StartedReply(reply=reply, policy=policy if current else policy.without_storing())
+        # A response of another revision must not be stored under the active revision's cache key.
+        is_current = reply.revision_id == context.model.revision_id
+        return StartedReply(reply=reply, policy=policy if is_current else policy.without_storing())
 
-    def _ready_replicas(self) -> tuple[tuple[Endpoint, ...], bool]:
-        """Return the replicas of the active revision and True; while there are none, the model's others and False.
-
-        A response of another revision must not be stored under the active revision's cache key.
-        """
+    def _ready_replicas(self) -> Sequence[Endpoint]:
+        """Return the replicas of the active revision; while there are none, the model's others."""
         model = self._context.model
         known = self._components.feed.snapshot.endpoints.get(model.name, ())
-        current = tuple(endpoint for endpoint in known if endpoint.revision_id == model.revision_id)
-        return (current, True) if current else (known, False)
+        return [endpoint for endpoint in known if endpoint.revision_id == model.revision_id] or known
 
     async def _complete(self, started: StartedReply) -> Response:
         """Meter and store an engine's complete response, and return it."""

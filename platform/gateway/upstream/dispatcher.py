@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -29,10 +28,11 @@ from gateway.upstream.connection import (
 )
 from gateway.upstream.decision_log import DecisionLog
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
+from gateway.upstream.turns import Turn, Turns, Waiting
 from routing import explanation
-from routing.errors import NoReplica
 from routing.explanation import PrefixMatch
 from routing.router import AnswerStart, Choice, Router, RoutingRequest
+from tenants.ids import RevisionId
 from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     salt: str
     payload: bytes
     meter: Meter
+    turn: Turn
 
     def without_salt(self, answer: bytes) -> bytes:
         """Return an engine's answer without the cache salt, which no client may learn."""
@@ -71,6 +72,7 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     """
 
     choice: Choice
+    revision_id: RevisionId
     first: bytes
     #: Estimate of the whole prompt.
     prompt_tokens: int
@@ -112,34 +114,48 @@ class Dispatcher:
         self._decisions = decisions
         self._avoid_until: dict[UUID, float] = {}
         self._suspect_requests = SuspectRequests()
+        self.turns = Turns(router, in_flight, self._usable)
 
-    async def send(
-        self, context: RequestContext, request: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter
-    ) -> EngineReply:
-        """Return the first reply that starts. Raises EngineRefused, EngineFailed, NotReady, Unavailable.
+    async def send(self, context: RequestContext, waiting: Waiting, salt: str, meter: Meter) -> EngineReply:
+        """Return the first reply that starts; wait for it while every replica is full.
 
         A request on which two engines fail is not sent to a third. One that overran is not sent to another at all.
+        Raises EngineRefused, EngineFailed, NotReady, Unavailable.
         """
         self._suspect_requests.require_trusted(context)
-        left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
-        call, timeline = context.call, context.timeline
-        dispatch = _Dispatch(
-            context=context,
-            request=request,
-            salt=salt,
-            payload=call.endpoint.engine_body(
+        if context.timeline.failed_engines >= MAX_FAILED_ENGINES:
+            raise errors.no_replica_ready(context.model.name)
+        turn = self.turns.at_once(waiting) or await self._wait_for_turn(context, waiting, meter)
+        call = context.call
+        try:
+            payload = call.endpoint.engine_body(
                 call.body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None
-            ),
-            meter=meter,
+            )
+        except BaseException:
+            self.turns.give_back(turn)
+            raise
+        request = waiting.request
+        return await self._send(
+            _Dispatch(context=context, request=request, salt=salt, payload=payload, meter=meter, turn=turn)
         )
+
+    async def _wait_for_turn(self, context: RequestContext, waiting: Waiting, meter: Meter) -> Turn:
+        meter.wait()
+        began = time.perf_counter()
+        try:
+            return await self.turns.wait(waiting)
+        finally:
+            context.timeline.queue_seconds += time.perf_counter() - began
+
+    async def _send(self, dispatch: _Dispatch) -> EngineReply:
+        context, turn = dispatch.context, dispatch.turn
+        left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in turn.endpoints}
+        timeline = context.timeline
         failures: list[UpstreamError] = []
         suspects: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
-            if timeline.failed_engines >= MAX_FAILED_ENGINES:
-                break
-            try:
-                choice = self._router.choose(request, self._candidates(left))
-            except NoReplica:
+            choice = self._another(dispatch, left) if attempt else turn.choice
+            if choice is None:
                 break
             endpoint = left.pop(choice.replica_id)
             if attempt:
@@ -162,21 +178,28 @@ class Dispatcher:
             else:
                 # Another replica served the request, so the request did not cause the wrong status.
                 self._avoid_for_a_while(*suspects)
-                if not call.stream:
+                if not context.call.stream:
                     reply.succeeded()
                 return reply
         if not failures:
-            raise errors.no_replica_ready(str(call.body["model"]))
+            raise errors.no_replica_ready(context.model.name)
         raise _failed(failures, timeline.failed_engines)
 
     def _avoid_for_a_while(self, *replicas: UUID) -> None:
         until = time.monotonic() + AVOID_SECONDS
         self._avoid_until.update(dict.fromkeys(replicas, until))
 
-    def _candidates(self, left: Mapping[UUID, Endpoint]) -> list[UUID]:
+    def _another(self, dispatch: _Dispatch, left: Collection[UUID]) -> Choice | None:
+        """Return another choice; None if there is none, or too many engines have failed on the request."""
+        if dispatch.context.timeline.failed_engines >= MAX_FAILED_ENGINES or not left:
+            return None
+        return self._router.choose(dispatch.request, self._usable(left))
+
+    def _usable(self, replicas: Collection[UUID]) -> Sequence[UUID]:
+        """Return the replicas that did not just fail; all of them if there is no other."""
         now = time.monotonic()
-        healthy = [replica for replica in left if self._avoid_until.get(replica, 0.0) <= now]
-        return healthy or list(left)
+        healthy = [replica for replica in replicas if self._avoid_until.get(replica, 0.0) <= now]
+        return healthy or list(replicas)
 
     def _explained(self, choice: Choice, context: RequestContext) -> PrefixMatch | None:
         """Keep the decision for operators; return how much of the prompt was expected to be cached."""
@@ -205,6 +228,8 @@ class Dispatcher:
         def finish() -> None:
             self._router.finish(choice, answered=start is not None)
             self._in_flight.finish(endpoint.deployment, choice.tokens)
+            dispatch.turn.wrote(dispatch.meter.streamed_tokens)
+            self.turns.made_room()
 
         try:
             dispatch.meter.start(
@@ -232,13 +257,15 @@ class Dispatcher:
             if dispatch.context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
                 raise refusal
             start = self._router.answered(choice, streamed=dispatch.request.streamed)
+            self.turns.made_room()
             return EngineReply(
                 choice=choice,
+                revision_id=endpoint.revision_id,
                 first=first,
                 prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
-                learn=partial(self._learn, choice, start, dispatch.context.call.body),
+                learn=partial(self._learn, choice, start, dispatch),
                 succeeded=partial(self._suspect_requests.completed, dispatch.context),
                 failed=partial(self._suspect_requests.engine_failed, dispatch.context, endpoint),
             )
@@ -248,7 +275,9 @@ class Dispatcher:
             finish()
             raise
 
-    def _learn(self, choice: Choice, start: AnswerStart, body: Mapping[str, Any], usage: Usage) -> None:
+    def _learn(self, choice: Choice, start: AnswerStart, dispatch: _Dispatch, usage: Usage) -> None:
+        dispatch.turn.used(usage.prompt_tokens, usage.completion_tokens)
+        body = dispatch.context.call.body
         self._router.learn(
             choice,
             start,

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 from catalogue.registry import ServedModel
@@ -17,9 +15,8 @@ from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
+from gateway.upstream.queue_bounds import QueueBounds, QueuedRequest
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES
-from tenants.ids import TenantId
-from tenants.snapshot.snapshot import Caller
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
 #: Queued requests also retry this often: an engine that failed only briefly causes no change of the snapshot.
@@ -32,28 +29,6 @@ Outcome = Literal["served", "refused", "expired", "client_gone"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedRequest:
-    """A request that waits for a replica.
-
-    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time already spent as a follower.
-    """
-
-    caller: Caller
-    model: ServedModel
-    size_bytes: int
-    tokens: int
-    waited_seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class _TenantUsage:
-    """The queued requests of one tenant."""
-
-    requests: int = 0
-    size_bytes: int = 0
-
-
 class ReplicaQueue:
     """The queued requests of this process. Lives on one event loop."""
 
@@ -64,7 +39,7 @@ class ReplicaQueue:
         self.heartbeat_seconds = heartbeat_seconds
         self._feed = feed
         self._in_flight = in_flight
-        self._usage: dict[TenantId, _TenantUsage] = {}
+        self.bounds = QueueBounds()
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
@@ -125,7 +100,7 @@ class ReplicaQueue:
         """Wait for a change, at most RETRY_SECONDS; return the time waited, seconds."""
         began = time.monotonic()
         changed = self._changed
-        with self._counted(request), self._in_flight.queued(deployed.name, request.tokens):
+        with self.bounds.counted(request), self._in_flight.queued(deployed.name, request.tokens):
             try:
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
                     await changed.wait()
@@ -134,28 +109,9 @@ class ReplicaQueue:
         return time.monotonic() - began
 
     def _require_capacity(self, request: QueuedRequest) -> None:
-        """Raise Unavailable if the tenant's queue is full. No ``await`` between this and :meth:`_counted`."""
-        usage = self._usage.get(request.caller.tenant_id, _TenantUsage())
-        policy = request.caller.policy
-        if usage.requests >= policy.queue_requests or usage.size_bytes + request.size_bytes > policy.queue_bytes:
+        """Raise Unavailable if the tenant's queue is full."""
+        if not self.bounds.allow(request):
             raise errors.queue_full(request.model.name, self.startup_eta_seconds(request.model))
-
-    @contextmanager
-    def _counted(self, request: QueuedRequest) -> Iterator[None]:
-        """Count the request inside the ``with`` block: while it waits, not while it is tried."""
-        usage = self._usage.setdefault(request.caller.tenant_id, _TenantUsage())
-        usage.requests += 1
-        usage.size_bytes += request.size_bytes
-        gauge = metrics.QUEUED_REQUESTS.labels(request.model.name)
-        gauge.inc()
-        try:
-            yield
-        finally:
-            gauge.dec()
-            usage.requests -= 1
-            usage.size_bytes -= request.size_bytes
-            if not usage.requests:
-                self._usage.pop(request.caller.tenant_id, None)
 
     def _not_startable(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):

@@ -185,7 +185,7 @@ async def test_a_deferred_request_waits_for_a_replica_as_any_other(gateway: Gate
     await until(lambda: tasks.background._runtime)
     runtime = tasks.background._runtime
     assert runtime is not None
-    rooms = runtime.pipeline._components.replica_queue._usage
+    rooms = runtime.pipeline._components.replica_queue.bounds._usage
     await until(lambda: rooms)
     await in_database(lambda: tenants.place(gateway.world, [engine.port for engine in gateway.engines]))
     await working

@@ -1,0 +1,219 @@
+"""Let requests wait while every replica of their model is full, and give them their turns in a fair order.
+
+An engine serves what waits in its own queue in order of arrival, so one tenant's flood would delay everybody there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from gateway import errors, metrics
+from gateway.control_plane.in_flight import InFlight
+from gateway.upstream.queue_bounds import QueueBounds, QueuedRequest
+from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Priority, Ticket
+from routing.router import Choice, Router, RoutingRequest
+from workers.serving.endpoints import Endpoint
+
+#: While requests wait, how often to look whether a replica has room: other processes and the clock wake nobody.
+LOOK_SECONDS = 0.005
+#: Requests that wait for one model in this process, of each class. Each tenant's policy bounds its own before.
+MAX_WAITING = 4096
+
+Outcome = Literal["served", "refused", "expired", "client_gone"]
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for which a replica is to be chosen. ``ready`` returns those that it may go to now."""
+
+    request: RoutingRequest
+    queued: QueuedRequest
+    ready: Callable[[], Sequence[Endpoint]]
+
+
+class Turn:
+    """Where a request goes first: a choice, or None while no replica is ready; and what it costs its tenant."""
+
+    __slots__ = ("_charge", "choice", "endpoints")
+
+    def __init__(self, choice: Choice | None, endpoints: Sequence[Endpoint], charge: _Charge | None = None) -> None:
+        """``charge`` is None for a request that did not wait: while nobody waits nothing is to be shared."""
+        self.choice = choice
+        self.endpoints = endpoints
+        self._charge = charge
+
+    def wrote(self, output_tokens: int) -> None:
+        """Record how much of an answer was sent, when its request has ended; :meth:`used` knows better."""
+        if self._charge is not None:
+            self._charge.add_output(output_tokens)
+
+    def used(self, computed_tokens: int, output_tokens: int) -> None:
+        """Record what the engine reports: prompt tokens that it computed, and output tokens."""
+        if self._charge is not None:
+            self._charge.add_output(output_tokens)
+            self._charge.correct(computed_tokens)
+            self._charge = None
+
+
+class _Charge:
+    """What a request that waited adds to its tenant's counter."""
+
+    __slots__ = ("_expected", "_output", "_queue", "_ticket")
+
+    def __init__(self, queue: FairQueue[_Waiter], ticket: Ticket[_Waiter], choice: Choice) -> None:
+        self._queue = queue
+        self._ticket = ticket
+        self._expected = choice.prefix.tokens - choice.warm_tokens
+        self._output = 0
+        queue.take(ticket, self._expected)
+
+    def add_output(self, tokens: int) -> None:
+        """Charge for an answer of so many tokens, less what was charged for it before."""
+        self._queue.charge(self._ticket, OUTPUT_WEIGHT * (tokens - self._output))
+        self._output = tokens
+
+    def correct(self, computed_tokens: int) -> None:
+        """Charge for the prompt as it was, instead of as it was expected."""
+        self._queue.charge(self._ticket, computed_tokens - self._expected)
+
+
+class _Waiter:
+    """One request that waits."""
+
+    __slots__ = ("queue", "turn", "waiting")
+
+    def __init__(self, waiting: Waiting, queue: FairQueue[_Waiter]) -> None:
+        self.waiting = waiting
+        self.queue = queue
+        self.turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+
+
+class Turns:
+    """The requests of this process that wait for room. Lives on one event loop."""
+
+    def __init__(
+        self, router: Router, in_flight: InFlight, usable: Callable[[Collection[UUID]], Sequence[UUID]]
+    ) -> None:
+        """``usable`` leaves out replicas that just failed."""
+        self.bounds = QueueBounds()
+        self._router = router
+        self._in_flight = in_flight
+        self._usable = usable
+        #: By model; kept when empty, because tenants may still be ahead of others.
+        self._queues: dict[str, FairQueue[_Waiter]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        #: How long the request that was served last had waited.
+        self._last_wait = 0.0
+
+    def at_once(self, waiting: Waiting) -> Turn | None:
+        """Return a turn if nothing waits for the model and a replica has room."""
+        queue = self._queues.get(waiting.queued.model.name)
+        if queue:
+            return None
+        endpoints = waiting.ready()
+        if not endpoints:
+            return Turn(None, endpoints)
+        if not any(map(self._has_room, endpoints)):
+            return None
+        return Turn(self._choose(waiting, endpoints), endpoints)
+
+    async def wait(self, waiting: Waiting) -> Turn:
+        """Return a turn when it is the request's. Raises Unavailable if too many wait, or it waited too long."""
+        queued, began = waiting.queued, time.monotonic()
+        outcome: Outcome = "client_gone"
+        try:
+            self._require_capacity(queued)
+            endpoints = waiting.ready()
+            deployment = endpoints[0].deployment if endpoints else ""
+            with self.bounds.counted(queued), self._in_flight.queued(deployment, queued.tokens):
+                turn = await self._turn_of(waiting)
+            outcome, self._last_wait = "served", time.monotonic() - began
+            return turn
+        except TimeoutError:
+            outcome = "expired"
+            raise errors.replicas_busy(queued.model.name, queued.caller.policy.queue_seconds, self._last_wait) from None
+        except errors.GatewayError:
+            outcome = "refused"
+            raise
+        finally:
+            metrics.QUEUE_SECONDS.labels(queued.model.name, outcome).observe(time.monotonic() - began)
+
+    def made_room(self) -> None:
+        """Give turns to waiting requests soon: when what the request used that made room is known."""
+        if self._timer is not None:
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Give turns to waiting requests while replicas have room."""
+        if self._timer is None:  # nothing waits
+            return
+        if not sum(map(self._serve, self._queues.values())):
+            self._timer.cancel()
+            self._timer = None
+
+    def give_back(self, turn: Turn) -> None:
+        """Undo the choice of a turn that was not used."""
+        if turn.choice is not None:
+            self._router.finish(turn.choice, answered=False)
+
+    def _require_capacity(self, queued: QueuedRequest) -> None:
+        queue = self._queues.setdefault(queued.model.name, FairQueue())
+        if not self.bounds.allow(queued) or queue.size(_priority(queued)) >= MAX_WAITING:
+            raise errors.busy_queue_full(queued.model.name, self._last_wait)
+
+    async def _turn_of(self, waiting: Waiting) -> Turn:
+        """Raises TimeoutError."""
+        queued = waiting.queued
+        queue = self._queues[queued.model.name]
+        waiter = _Waiter(waiting, queue)
+        policy = queued.caller.policy
+        ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)
+        if self._timer is None:
+            self._look_later()
+        try:
+            async with asyncio.timeout(policy.queue_seconds - queued.waited_seconds):
+                return await waiter.turn
+        except BaseException:
+            queue.remove(ticket)
+            if waiter.turn.done() and not waiter.turn.cancelled():  # it came at the moment at which the wait ended
+                self.give_back(waiter.turn.result())
+            raise
+
+    def _serve(self, queue: FairQueue[_Waiter]) -> int:
+        """Give turns to the first requests of a queue while there is room; return how many wait on."""
+        while (ticket := queue.first()) is not None:
+            waiter = ticket.item
+            endpoints = waiter.waiting.ready()
+            if not endpoints:
+                queue.remove(ticket)
+                turn = Turn(None, endpoints)
+            elif free := [each for each in endpoints if self._has_room(each)]:
+                # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
+                choice = self._choose(waiter.waiting, free)
+                turn = Turn(choice, endpoints, _Charge(queue, ticket, choice))
+            else:
+                break
+            waiter.turn.set_result(turn)
+        return len(queue)
+
+    def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint]) -> Choice:
+        return self._router.choose(waiting.request, self._usable([each.replica_id for each in endpoints]))
+
+    def _has_room(self, endpoint: Endpoint) -> bool:
+        return self._router.has_room(endpoint.replica_id, endpoint.max_requests)
+
+    def _look_later(self) -> None:
+        def look() -> None:
+            self._look_later()
+            self._look()
+
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, look)
+
+
+def _priority(queued: QueuedRequest) -> Priority:
+    return Priority[queued.caller.policy.priority.upper()]

@@ -1,0 +1,133 @@
+"""Requests that wait are served by class, then tenant by tenant, so that each one gets its share of tokens."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.fair_queue import FORGET_AT, FairQueue, Priority
+
+ACME, GLOBEX, INITECH = (UUID(int=number) for number in range(1, 4))
+
+
+def served(queue: FairQueue[str], count: int, tokens: float = 100) -> list[str]:
+    """Return the next requests, each of which takes so many tokens."""
+    found = []
+    for _ in range(count):
+        ticket = queue.first()
+        assert ticket is not None
+        queue.take(ticket, tokens)
+        found.append(ticket.item)
+    return found
+
+
+def waiting(*requests: tuple[str, UUID]) -> FairQueue[str]:
+    """Return a queue with these requests of the standard class."""
+    queue: FairQueue[str] = FairQueue()
+    for name, tenant in requests:
+        queue.add(name, tenant)
+    return queue
+
+
+def test_nothing_is_first_in_an_empty_queue() -> None:
+    queue: FairQueue[str] = FairQueue()
+    assert (queue.first(), len(queue)) == (None, 0)
+
+
+def test_one_tenants_requests_keep_their_order() -> None:
+    queue = waiting(("a", ACME), ("b", ACME), ("c", ACME))
+    assert served(queue, 3) == ["a", "b", "c"]
+
+
+def test_a_tenant_with_few_requests_does_not_wait_for_anothers_flood() -> None:
+    queue = waiting(*((f"flood {number}", ACME) for number in range(100)), ("quiet", GLOBEX))
+    assert served(queue, 3) == ["flood 0", "quiet", "flood 1"]
+
+
+def test_tenants_get_equal_tokens_and_not_equal_requests() -> None:
+    queue = waiting(*(("large", ACME) for _ in range(10)), *(("small", GLOBEX) for _ in range(40)))
+    got = {"large": 0, "small": 0}
+    for _ in range(20):
+        ticket = queue.first()
+        assert ticket is not None
+        queue.take(ticket, 300 if ticket.item == "large" else 100)
+        got[ticket.item] += 1
+    assert got == {"large": 5, "small": 15}
+
+
+def test_a_tenant_of_twice_the_weight_gets_twice_the_tokens() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(30):
+        queue.add("heavy", ACME, weight=2.0)
+        queue.add("light", GLOBEX)
+    assert served(queue, 30).count("heavy") == 20
+
+
+def test_a_higher_class_goes_first_whatever_its_tenant_has_had() -> None:
+    queue = waiting(("standard", GLOBEX))
+    queue.add("low", INITECH, Priority.LOW)
+    for number in range(3):
+        queue.add(f"high {number}", ACME, Priority.HIGH)
+    assert served(queue, 5) == ["high 0", "high 1", "high 2", "standard", "low"]
+    assert (len(queue), queue.size(Priority.HIGH)) == (0, 0)
+
+
+def test_a_tenant_that_was_idle_has_saved_up_nothing() -> None:
+    queue = waiting(*((f"busy {number}", ACME) for number in range(20)))
+    served(queue, 10)
+    for number in range(10):
+        queue.add(f"late {number}", GLOBEX)
+    assert served(queue, 6) == ["late 0", "busy 10", "late 1", "busy 11", "late 2", "busy 12"]
+
+
+def test_what_an_answer_took_counts_for_the_next_requests() -> None:
+    queue = waiting(("a", ACME), ("b", GLOBEX), ("c", ACME), ("d", GLOBEX))
+    first = queue.first()
+    assert first is not None
+    queue.take(first, 10)
+    queue.charge(first, 500)
+    assert served(queue, 3, tokens=10) == ["b", "d", "c"]
+
+
+def test_a_correction_gives_back_what_was_too_much() -> None:
+    queue = waiting(("a", ACME), ("b", GLOBEX), ("c", ACME), ("d", GLOBEX))
+    first = queue.first()
+    assert first is not None
+    queue.take(first, 500)
+    queue.charge(first, -495)
+    assert served(queue, 3, tokens=10) == ["b", "c", "d"]
+
+
+def test_a_request_that_leaves_makes_way_and_is_not_charged() -> None:
+    queue = waiting(("a", ACME), ("b", ACME), ("c", ACME))
+    first = queue.first()
+    assert first is not None
+    queue.remove(first)
+    queue.remove(first)
+    assert (len(queue), queue.counter(ACME)) == (2, 0.0)
+    assert served(queue, 2) == ["b", "c"]
+
+
+def test_only_what_tenants_are_ahead_by_is_kept() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(1000):
+        queue.add("one", UUID(int=number + 1))
+        queue.add("two", UUID(int=number + 1))
+        served(queue, 2)
+    assert len(queue._counters) <= FORGET_AT
+
+
+@given(st.lists(st.tuples(st.sampled_from([ACME, GLOBEX]), st.integers(1, 1000)), max_size=60))
+def test_tenants_that_wait_are_never_further_apart_than_one_request(requests: list[tuple[UUID, int]]) -> None:
+    queue: FairQueue[int] = FairQueue()
+    for tenant, tokens in requests:
+        queue.add(tokens, tenant)
+    left = {tenant: sum(each == tenant for each, _ in requests) for tenant in (ACME, GLOBEX)}
+    while all(left.values()):
+        assert abs(queue.counter(ACME) - queue.counter(GLOBEX)) <= 1000
+        ticket = queue.first()
+        assert ticket is not None
+        queue.take(ticket, ticket.item)
+        left[ticket.tenant] -= 1
