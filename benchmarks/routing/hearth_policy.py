@@ -102,12 +102,16 @@ class Hearth:
         """Return the simulation's time."""
         return self.now
 
-    def choose(self, request: Request, now: float) -> int:
+    def choose(self, request: Request, now: float) -> int | None:
         """Return the number of a replica."""
+        return self.choose_replica(request, now)
+
+    def choose_replica(self, request: Request, now: float, among: Sequence[UUID] | None = None) -> int:
+        """Return the number of a replica, one of ``among`` if that is given, and count the request."""
         if self.channel is not None:
             self.channel.pass_on(now)
         self.now = now
-        choice = self.router.choose(self._described(request), self._replicas)
+        choice = self.router.choose(self._described(request), among or self._replicas)
         self._running[id(request)] = choice, None
         return self._numbers[choice.replica_id]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from benchmarks.routing.workload import Conversation, Turn, Workload, hashes
 from workers.simulated.engine.block_pool import BlockPool
@@ -21,6 +21,8 @@ STEP_SECONDS = 0.004
 SEQUENCE_SECONDS = 0.0002
 MAX_SEQUENCES = 64
 MAX_STEP_TOKENS = 2048
+#: How often a gateway looks whether a request must still wait, beside each time that an answer begins or ends.
+LOOK_SECONDS = 0.005
 
 
 @dataclass(slots=True, eq=False)
@@ -47,14 +49,22 @@ class Request:
 class Policy(Protocol):
     """Chooses the replica of a request, and hears what came of it."""
 
-    def choose(self, request: Request, now: float) -> int:
-        """Return the number of a replica."""
+    def choose(self, request: Request, now: float) -> int | None:
+        """Return the number of a replica; None if the request waits, which only a Queue may let it."""
 
     def first_token(self, request: Request, now: float) -> None:
         """Hear of the first token of an answer."""
 
     def ended(self, request: Request, now: float) -> None:
         """Hear that an answer ended."""
+
+
+@runtime_checkable
+class Queue(Protocol):
+    """A policy that lets requests wait."""
+
+    def turns(self, now: float) -> Iterator[tuple[Request, int]]:
+        """Yield requests that need wait no longer, and their replicas."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +85,10 @@ class Engine:
     computed_prompt_tokens: int = 0
 
 
+class _Look:
+    """Time for the gateways to look whether requests must still wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Next:
     """A turn that is due."""
@@ -91,7 +105,9 @@ class Simulation:
         self.requests: list[Request] = []
         self._policies = policies
         self._block_size = workload.block_size
-        self._events: list[tuple[float, int, Engine | _Next, int]] = []
+        self._events: list[tuple[float, int, Engine | _Next | _Look, int]] = []
+        self._queues = [each for each in policies if isinstance(each, Queue)]
+        self._waiting = 0
         self._order = itertools.count()
         self._gateways = itertools.cycle(range(len(policies)))
         for conversation in workload.conversations:
@@ -105,11 +121,15 @@ class Simulation:
             if isinstance(what, Engine):
                 if what.version == version:
                     self._end_step(what, now)
-            else:
+            elif isinstance(what, _Next):
                 self._send(what, now)
+            elif self._waiting:
+                self._push(now + LOOK_SECONDS, what)
+            if self._waiting:
+                self._give_turns(now)
         return self.requests
 
-    def _push(self, at: float, what: Engine | _Next, version: int = 0) -> None:
+    def _push(self, at: float, what: Engine | _Next | _Look, version: int = 0) -> None:
         heapq.heappush(self._events, (at, next(self._order), what, version))
 
     def _send(self, due: _Next, now: float) -> None:
@@ -117,7 +137,22 @@ class Simulation:
         turn = conversation.turns[number]
         request = Request(turn, conversation, number, now, next(self._gateways))
         self.requests.append(request)
-        request.replica = self._policies[request.gateway].choose(request, now)
+        replica = self._policies[request.gateway].choose(request, now)
+        if replica is not None:
+            self._begin(request, replica, now)
+            return
+        if not self._waiting:
+            self._push(now + LOOK_SECONDS, _Look())
+        self._waiting += 1
+
+    def _give_turns(self, now: float) -> None:
+        for queue in self._queues:
+            for request, replica in queue.turns(now):
+                self._waiting -= 1
+                self._begin(request, replica, now)
+
+    def _begin(self, request: Request, replica: int, now: float) -> None:
+        request.replica, turn = replica, request.turn
         engine = self.engines[request.replica]
         sequence = request.sequence = Scheduled(turn.prompt_tokens, turn.output_tokens, hashes(turn.blocks))
         engine.requests[sequence] = request

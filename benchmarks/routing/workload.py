@@ -26,6 +26,7 @@ class Conversation:
     at: float
     session: bytes | None
     turns: tuple[Turn, ...]
+    tenant: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,6 +131,35 @@ def mixed(rate: float, random: Random) -> Workload:
     return _workload("mixed", sorted([*sessions, *others], key=lambda each: each.at))
 
 
+def quiet(rate: float, random: Random) -> Workload:
+    """Return 1,500 requests of four tenants that share nothing but each tenant's system prompt."""
+    names = itertools.count()
+    systems = [_blocks(names, 512 // BLOCK) for _ in range(4)]
+    found = []
+    for at in _arrivals(1500, 40 * rate, random):
+        tenant = random.randrange(4)
+        turn = _turn(systems[tenant], random.randint(300, 1200), random.randint(20, 100), names)
+        found.append(Conversation(at=at, session=None, turns=(turn,), tenant=1 + tenant))
+    return _workload("quiet", found)
+
+
+def flood(rate: float, random: Random) -> Workload:
+    """Return the requests of ``quiet`` with the same seed, and 4,000 of a fifth tenant at three times the capacity."""
+    calm = quiet(rate, random).conversations
+    names = itertools.count(1 + max(block for each in calm for turn in each.turns for block in turn.blocks))
+
+    def turn() -> Turn:
+        return _turn((), random.randint(500, 1500), random.randint(20, 100), names)
+
+    per_second = 180 * rate  # with the rate at which the others are half of the capacity
+    begins = calm[len(calm) // 10].at
+    found = [
+        Conversation(at=begins + each.at, session=None, turns=each.turns, tenant=0)
+        for each in _single(4000, per_second, turn, random)
+    ]
+    return _workload("flood", sorted([*calm, *found], key=lambda each: each.at))
+
+
 def _workload(name: str, found: list[Conversation], cache_blocks: int = CACHE_BLOCKS) -> Workload:
     return Workload(
         name=name,

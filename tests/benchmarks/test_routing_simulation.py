@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from benchmarks.routing import workloads
+from benchmarks.routing import hearth_policy, workloads
 from benchmarks.routing.__main__ import HEARTH, HEARTH_STRICT, HEARTHS, POLICIES, gateways
+from benchmarks.routing.fair_policy import FairHearth
 from benchmarks.routing.measures import Measures, measure
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
@@ -41,6 +42,22 @@ def test_every_request_is_answered_and_a_seed_gives_the_same_figures(policy: str
 def test_strict_sessions_stay_where_others_move(processes: int, hosts: int) -> None:
     assert (run(HEARTH)[1].stay or 0) < 1.0
     assert run(HEARTH_STRICT, processes, hosts)[1].stay == 1.0
+
+
+def test_behind_the_fair_queue_a_flood_waits_and_others_do_not() -> None:
+    whole = workloads.flood(0.25, Random(1))
+    begins = whole.conversations[180].at
+    some = tuple(each for each in whole.conversations if begins - 1 < each.at < begins + 3)
+    workload = dataclasses.replace(whole, conversations=some)
+    shown = {}
+    for policy in (hearth_policy.Hearth, FairHearth):
+        fleet = engines(3, workload)
+        policies = [FairHearth(fleet)] if policy is FairHearth else gateways(HEARTH, fleet, 1, 1)
+        requests = Simulation(workload, policies, fleet).run()
+        assert len(requests) == len(some)
+        quiet = [each for each in requests if each.conversation.tenant]
+        shown[policy] = max(each.ttft for each in quiet)
+    assert shown[FairHearth] < shown[hearth_policy.Hearth] / 2
 
 
 def test_turns_follow_the_answer_before() -> None:

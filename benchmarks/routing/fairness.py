@@ -1,0 +1,96 @@
+"""Simulate what a flood of one tenant costs the others: ``python -m benchmarks.routing.fairness``.
+
+Four tenants send half of what the engines can answer; a fifth then sends three times as much as they can. The
+first four's times to the first token are compared: without the flood, with it, and with it behind Hearth's fair queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from benchmarks import command
+from benchmarks.command import Finding
+from benchmarks.routing import hearth_policy, workloads
+from benchmarks.routing.__main__ import FIRST_SEED, SEEDS
+from benchmarks.routing.fair_policy import FairHearth
+from benchmarks.routing.measures import percentile
+from benchmarks.routing.simulator import Simulation, engines
+from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS, Draw
+
+PERCENTS = (50, 90, 99)
+#: Of the first four tenants together.
+LOAD = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to serve one workload."""
+
+    name: str
+    draw: Draw
+    is_fair: bool
+
+
+CASES = (
+    Case(name="no flood", draw=workloads.quiet, is_fair=False),
+    Case(name="no flood, fair queue", draw=workloads.quiet, is_fair=True),
+    Case(name="flood, engines' own queues", draw=workloads.flood, is_fair=False),
+    Case(name="flood, fair queue", draw=workloads.flood, is_fair=True),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.routing.fairness", description=__doc__)
+    parser.add_argument("--replicas", type=int, default=USUAL_REPLICAS, help="engines [8]")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of which the mean is reported [5]")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="the first of them [101]")
+    parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
+    given = parser.parse_args(arguments)
+    asked = f"python -m benchmarks.routing.fairness {' '.join(arguments)}".strip()
+    return command.conduct("fairness", lambda: _measure(given, asked), publish=not given.no_publish)
+
+
+def simulate(case: Case, replicas: int, seed: int) -> list[float]:
+    """Return the percentiles of the first four tenants' times to the first token, in seconds."""
+    workload = case.draw(LOAD / USUAL_LOAD * replicas / USUAL_REPLICAS, Random(seed))
+    fleet = engines(replicas, workload)
+    policies = [FairHearth(fleet)] if case.is_fair else hearth_policy.gateways(fleet, 1, 1)
+    requests = Simulation(workload, policies, fleet).run()
+    times = sorted(each.ttft for each in requests if each.conversation.tenant)
+    return [percentile(times, percent) for percent in PERCENTS]
+
+
+def _measure(given: argparse.Namespace, asked: str) -> Finding:
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    tasks = [(case, given.replicas, seed) for case in CASES for seed in seeds]
+    with ProcessPoolExecutor() as pool:
+        runs = list(pool.map(simulate, *zip(*tasks, strict=True)))
+    found = {
+        case.name: [fmean(run[at] for run in runs[number * len(seeds) : (number + 1) * len(seeds)]) for at in range(3)]
+        for number, case in enumerate(CASES)
+    }
+    calm = found[CASES[0].name]
+    lines = [
+        f"- `{asked}` on {(date := time.strftime('%Y-%m-%d'))}, commit {command.commit()}.",
+        f"- {given.replicas} simulated engines, means of {given.seeds} seeds. Times to the first token of the four "
+        "tenants, in milliseconds, and compared with those without the flood.",
+        "",
+        "| | p50 | p90 | p99 |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, times in found.items():
+        cells = [f"{each * 1000:,.0f} ({each / base - 1:+.0%})" for each, base in zip(times, calm, strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return Finding(date=date, text="\n".join(lines), samples={"command": asked, "seconds": found})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
