@@ -231,6 +231,11 @@ class ReplicaLoad(Generic[R]):
             *self._pace,
         )
 
+    @property
+    def mean_tokens(self) -> float:
+        """Return how many tokens an answer had on average, as of the last estimate."""
+        return self._pace[1] if self._pace is not None else 0.0
+
     def requests(self, now: float) -> float:
         """Return how many requests run on it."""
         return len(self.running) + self._peers(now).running
