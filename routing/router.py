@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -153,9 +153,12 @@ class Router:
         #: other hosts: when its answer begins, and when it is complete.
         self.on_used: Callable[[Choice, int], None] | None = None
 
-    def choose(self, request: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
+    def choose(
+        self, request: RoutingRequest, candidates: Sequence[UUID], *, free: Collection[UUID] | None = None
+    ) -> Choice:
         """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
 
+        ``free``: the candidates with room, of which one is chosen; a strict session's home is chosen without room, too.
         Call :meth:`finish` for every choice, however the request ends.
         """
         if not candidates:
@@ -164,7 +167,9 @@ class Router:
         self._look(now)
         home, settled = self._home(request, candidates, now)
         costs = self.costs(request, candidates, now, home)
-        chosen, reason = self._pick(costs, home, strict=request.strict and settled)
+        strict = request.strict and settled
+        open_to_it = costs if free is None or strict else [each for each in costs if each.replica_id in free]
+        chosen, reason = self._pick(open_to_it, home, strict=strict)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(

@@ -7,7 +7,7 @@ because production has no switch for them; limits and the prediction cache are s
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -38,7 +38,9 @@ ROUTING, WAL = "routing", "wal"
 class FirstReplica(Router):
     """Sends everything to the first replica and remembers nothing."""
 
-    def choose(self, ask: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
+    def choose(
+        self, ask: RoutingRequest, candidates: Sequence[UUID], *, free: Collection[UUID] | None = None
+    ) -> Choice:
         """Return the first candidate. Raises NoReplica."""
         if not candidates:
             raise NoReplica

@@ -111,7 +111,7 @@ class Hearth:
         if self.channel is not None:
             self.channel.pass_on(now)
         self.now = now
-        choice = self.router.choose(self._described(request), among or self._replicas)
+        choice = self.router.choose(self._described(request), self._replicas, free=among)
         self._running[id(request)] = choice, None
         return self._numbers[choice.replica_id]
 

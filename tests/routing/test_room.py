@@ -89,3 +89,19 @@ def test_while_a_long_prompt_is_computed_it_has_no_room(router: Router, clock: C
 def test_an_engine_that_is_faster_than_expected_is_not_held_up_by_a_whole_answer(router: Router) -> None:
     send(router, LONG, streamed=False)
     assert router.has_room(ONLY, None)
+
+
+def test_a_session_whose_home_has_no_room_is_elsewhere_for_one_request(router: Router) -> None:
+    candidates = replicas(2)
+    home = router.choose(ask(user("a"), session="s"), candidates).replica_id
+    other = next(each for each in candidates if each != home)
+    assert router.choose(ask(user("a"), session="s"), candidates, free={other}).replica_id == other
+    found = router.choose(ask(user("a"), session="s"), candidates)
+    assert (found.replica_id, found.home) == (home, home)
+
+
+def test_a_strict_session_stays_at_home_though_it_has_no_room(router: Router) -> None:
+    candidates = replicas(2)
+    home = router.choose(ask(user("a"), session="s", strict=True), candidates).replica_id
+    other = next(each for each in candidates if each != home)
+    assert router.choose(ask(user("a"), session="s", strict=True), candidates, free={other}).replica_id == home

@@ -194,15 +194,19 @@ class Turns:
                 turn = Turn(None, endpoints)
             elif free := [each for each in endpoints if self._has_room(each)]:
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
-                choice = self._choose(waiter.waiting, free)
+                choice = self._choose(waiter.waiting, endpoints, free)
                 turn = Turn(choice, endpoints, _Charge(queue, ticket, choice))
             else:
                 break
             waiter.turn.set_result(turn)
         return len(queue)
 
-    def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint]) -> Choice:
-        return self._router.choose(waiting.request, self._usable([each.replica_id for each in endpoints]))
+    def _choose(
+        self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Sequence[Endpoint] | None = None
+    ) -> Choice:
+        usable = self._usable([each.replica_id for each in endpoints])
+        with_room = {each.replica_id for each in free or ()}.intersection(usable)
+        return self._router.choose(waiting.request, usable, free=with_room or None)
 
     def _has_room(self, endpoint: Endpoint) -> bool:
         return self._router.has_room(endpoint.replica_id, endpoint.max_requests)
