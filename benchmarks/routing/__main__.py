@@ -42,9 +42,10 @@ POLICIES: dict[str, Callable[[Sequence[Engine]], Policy]] = {
     "dynamo": policies.Dynamo,
 }
 HEARTH = "hearth"
+#: The same, if no session ever left its home; and if it saw what each engine holds.
 HEARTH_STRICT = "hearth-strict"
-#: Policies of Hearth, and whether a session never leaves its home.
-HEARTHS = {HEARTH: False, HEARTH_STRICT: True}
+HEARTH_EXACT = "hearth-exact"
+HEARTHS = (HEARTH, HEARTH_STRICT, HEARTH_EXACT)
 SEEDS = 5
 #: Seeds with which the routing code was tuned are left out of what is reported.
 FIRST_SEED = 101
@@ -146,9 +147,10 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
 
 
 def gateways(policy: str, fleet: Sequence[Engine], count: int, hosts: int) -> Sequence[Policy]:
-    """Return so many gateway processes with a policy by its name; only those of Hearth know of each other."""
+    """Return ``count`` gateway processes with the named policy; only those of Hearth exchange what they know."""
     if policy in HEARTHS:
-        return hearth_policy.gateways(fleet, count, hosts, strict=HEARTHS[policy])
+        strict, exact = policy == HEARTH_STRICT, policy == HEARTH_EXACT
+        return hearth_policy.gateways(fleet, count, hosts, strict=strict, exact=exact)
     return [POLICIES[policy](fleet) for _ in range(count)]
 
 

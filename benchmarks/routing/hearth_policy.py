@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from routing.exchange import Exchange
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
 from routing.router import AnswerStart, Boot, Choice, Router, RoutingRequest
 from routing.shared_state import SharedState, size
+from routing.warm_prefixes import ReplicaCache, WarmPrefixes
 
 PREFIX_ENTRIES = 1 << 20
 SESSION_ENTRIES = 1 << 14
@@ -34,15 +35,20 @@ class _SimulatedHost:
         """See nothing new."""
 
 
-def gateways(engines: Sequence[Engine], count: int, hosts: int, *, strict: bool = False) -> list[Hearth]:
-    """Return so many gateway processes, spread over hosts. ``strict``: sessions stay at home, whatever that costs."""
+def gateways(
+    engines: Sequence[Engine], count: int, hosts: int, *, strict: bool = False, exact: bool = False
+) -> list[Hearth]:
+    """Return ``count`` gateway processes, spread over ``hosts``.
+
+    ``strict``: sessions stay at home, whatever that costs. ``exact``: processes see the engines' caches.
+    """
     memories = [memoryview(bytearray(size(PREFIX_ENTRIES, SESSION_ENTRIES))) for _ in range(hosts)]
     found = []
     for number in range(count):
         process, host = divmod(number, hosts)
         processes = len(range(host, count, hosts))
         state = SharedState(memories[host], PREFIX_ENTRIES, SESSION_ENTRIES, _SimulatedHost(process, processes))
-        found.append(Hearth(engines, state, strict=strict))
+        found.append((Exact if exact else Hearth)(engines, state, strict=strict))
     if hosts > 1:
         _Channel([found[host::hosts] for host in range(hosts)])
     return found
@@ -89,7 +95,7 @@ class Hearth:
         self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
         self._numbers = {replica: number for number, replica in enumerate(self._replicas)}
         self._block_size = engines[0].scheduler.block_size
-        self.router = Router(state, clock=self.clock)
+        self.router = self._router(engines, state)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
         self.router.follow(
             {
@@ -97,6 +103,9 @@ class Hearth:
                 for replica, engine in zip(self._replicas, engines, strict=True)
             }
         )
+
+    def _router(self, engines: Sequence[Engine], state: SharedState) -> Router:
+        return Router(state, clock=self.clock)
 
     def clock(self) -> float:
         """Return the simulation's time."""
@@ -148,3 +157,48 @@ class Hearth:
             max_new_tokens=turn.output_tokens,
             streamed=True,
         )
+
+
+class Exact(Hearth):
+    """One that sees each engine's cache as it is at this moment, which is better than KV events can tell."""
+
+    def _router(self, engines: Sequence[Engine], state: SharedState) -> Router:
+        return _ExactRouter(engines, self._replicas, state, self.clock)
+
+
+class _ExactRouter(Router):
+    def __init__(
+        self, engines: Sequence[Engine], replicas: Sequence[UUID], state: SharedState, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(state, clock=clock)
+        self._warm = _EngineCaches(engines, replicas, self)
+
+    def waiting(self, replica: UUID) -> Iterator[PrefixHashes]:
+        """Yield the prompts that run on a replica, or wait there."""
+        for choice in self._replicas[replica].load.running:
+            yield choice.prefix
+
+    def replica_of(self, cache: ReplicaCache) -> UUID:
+        """Return the replica that has this cache."""
+        return next(replica for replica, known in self._replicas.items() if known.cache is cache)
+
+
+class _EngineCaches(WarmPrefixes):
+    """The links of a prompt are warm if an engine holds their blocks, or will when it has computed what it was sent."""
+
+    def __init__(self, engines: Sequence[Engine], replicas: Sequence[UUID], router: _ExactRouter) -> None:
+        super().__init__(router.state.prefixes)
+        self._engines = dict(zip(replicas, engines, strict=True))
+        self._router = router
+
+    def depth(self, prefix: PrefixHashes, cache: ReplicaCache) -> int:
+        """Return how many leading links of a prompt are warm on a replica."""
+        replica = self._router.replica_of(cache)
+        held = len(self._engines[replica].scheduler.pool.match(prefix.hashes))
+        return max([held, *(_common(prefix.hashes, other.hashes) for other in self._router.waiting(replica))])
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many links two prompts share."""
+    pairs = zip(one, other, strict=False)
+    return next((count for count, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
