@@ -28,8 +28,8 @@ FROM_PEERS = 0.8
 DEFAULT_PREFIXES = 1 << 22
 DEFAULT_SESSIONS = 1 << 17
 LOOK_SECONDS = 1.0
-#: An answer shows that a cache no longer holds what was assumed if so many tokens are missing, and an eighth of the
-#: prompt.
+#: An answer shows that a cache no longer holds what was assumed when more than these tokens are missing, and more than
+#: an eighth of the prompt.
 LEAST_CORRECTED_TOKENS = 512
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001
@@ -82,7 +82,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 class _Known:
     """What is known of one boot of a replica."""
 
-    __slots__ = ("boot", "cache", "load", "mark", "memory", "tokens")
+    __slots__ = ("boot", "cache", "in_use", "load", "mark", "memory", "tokens")
 
     def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory) -> None:
         self.boot = boot
@@ -92,6 +92,8 @@ class _Known:
         self.mark = mark(replica_id.bytes)
         #: Tokens that this process's requests need in the cache.
         self.tokens = 0
+        #: The requests that this process has sent and not ended, and when their prompts were last counted as used.
+        self.in_use: dict[Choice, int] = {}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -191,6 +193,8 @@ class Router:
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
         known.tokens += choice.added_tokens
+        self._keep_in_use(known, now)
+        known.in_use[choice] = choice.use.stamp
         if request.session is not None and not settled and chosen.replica_id not in self._leavers(candidates):
             self.sessions.settle(request.session, known.mark, now)
         return choice
@@ -287,6 +291,7 @@ class Router:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
         known, now = choice.known, self._clock()
         known.tokens -= choice.added_tokens
+        known.in_use.pop(choice, None)
         if not answered:
             known.load.withdraw(choice, choice.prefill, now)
             self._warm.drop(choice.prefix, choice.depth, known.cache)
@@ -333,6 +338,18 @@ class Router:
             if known.memory.key == key:
                 use = self._warm.use(prefix, known.cache, _ticks(at))
                 known.cache.add(use.new_tokens + more_tokens, use.stamp)
+
+    def _keep_in_use(self, known: _Known, now: float) -> None:
+        """Count prompts of running requests as used before they seem evicted: an engine holds them to the end."""
+        aging = known.cache.aging
+        while known.in_use:
+            choice, used_at = next(iter(known.in_use.items()))
+            if used_at >= aging:
+                return
+            use = self._warm.use(choice.prefix, known.cache, _ticks(now))
+            known.cache.add(use.new_tokens, use.stamp)
+            del known.in_use[choice]
+            known.in_use[choice] = use.stamp
 
     def _forget(self, replica_id: UUID) -> None:
         self._replicas.pop(replica_id).load.detach()

@@ -56,6 +56,12 @@ class ReplicaCache:
         """Return when the present slice began."""
         return self._words[_STARTS + self._words[_BEGUN] % _RING]
 
+    @property
+    def aging(self) -> int:
+        """Return the time such that what was last used before is among the quarter that is evicted next."""
+        gone, begun = self._words[_GONE], self._words[_BEGUN]
+        return self._words[_STARTS + (gone + (begun - gone) // 4) % _RING]
+
     def move(self, tokens: int, before: int) -> None:
         """Count tokens that it holds, last used at ``before``, as used in the present slice."""
         if not tokens:

@@ -363,6 +363,24 @@ def test_answers_that_were_not_cached_show_that_a_cache_was_emptied(router: Rout
     assert wrong <= 8
 
 
+def test_a_prompt_that_is_being_answered_is_never_evicted(router: Router, clock: Clock) -> None:
+    (only,) = replicas(1)
+    router.follow({only: Boot(cache_tokens=30_000)})
+    long = router.choose(ask(user("long" + DOCUMENT)), [only])
+    start = router.answered(long, streamed=True)
+
+    def is_warm_after_others(first: int) -> bool:
+        for number in range(first, first + 60):
+            clock.now += 1
+            serve(router, ask(user(f"{number}" + DOCUMENT)), [only])
+        return router.costs(ask(user("long" + DOCUMENT)), [only], clock.now)[0].warm_tokens > 0
+
+    assert is_warm_after_others(100)
+    router.learn(long, start, computed_tokens=long.prefix.tokens, cached_tokens=0, completion_tokens=100)
+    router.finish(long, answered=True)
+    assert not is_warm_after_others(200)
+
+
 def test_one_answer_gives_up_a_small_part_of_what_is_known(router: Router, clock: Clock) -> None:
     (only,) = replicas(1)
     router.follow({only: Boot(cache_tokens=30_000)})
