@@ -2,8 +2,8 @@
 
 Each process packs its own message. On each host one process reads those of the others: it marks their prompts in the
 table as used, settles their sessions, and keeps a row for each of their processes. Positions in an engine's queue mean
-something on one host only. So of a remote process just the seconds of work that it sent since its message before are
-added to the queue; how far the engine really is each host learns from its own answers.
+something on one host only. So all that is added to the queue for a remote process is the work, in seconds, that it has
+sent since its previous message. Each host learns from its own answers how far the engine has really come.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from routing.router import Choice, Router
 from routing.sessions import LONGEST_TTL_SECONDS
 from routing.shared_state import MAX_REMOTE
 
-#: A message has the latest prompts up to so many links in all; a link takes 12 bytes.
+#: A message has the latest prompts, with at most this many links in all; a link takes 12 bytes.
 MAX_LINKS = 16_000
-#: After so many links what waits may run; a link takes about a microsecond.
+#: The event loop is given up after this many links; a link takes about a microsecond.
 TURN_LINKS = 1_000
 MAX_AGE_SECONDS = 60.0
 MAX_BYTES = 4 << 20

@@ -153,7 +153,7 @@ class LoadEstimate(msgspec.Struct, frozen=True, gc=False):
         return (self.learned_seconds + typical * PRIOR_TOKENS) / (self.learned_tokens + PRIOR_TOKENS)
 
     def displaced(self, seconds: float) -> float:
-        """Return how long the requests that are about to arrive will wait in all for one more of so many seconds.
+        """Return how long, in all, the requests that are about to arrive will wait for one more of this many seconds.
 
         Until the backlog has run down, arrivals × backlog of them wait for it; the busier the engine is, the longer
         that takes.
@@ -253,7 +253,7 @@ class ReplicaLoad(Generic[R]):
         return unanswered and self._backlog(others, now) > BEHIND_SECONDS
 
     def send(self, request: R, seconds: float, now: float, *, streamed: bool) -> None:
-        """Count a request whose prompt takes so many seconds."""
+        """Count a request whose prompt takes this many seconds."""
         others = self._peers(now, fresh=True)
         if not self._backlog(others, now):
             self._done, self._done_at = self._position(others), now
@@ -314,7 +314,7 @@ class ReplicaLoad(Generic[R]):
             self.end(request, now)
 
     def learn(self, seconds: float, tokens: int, now: float) -> None:
-        """Record that computing so many prompt tokens took so long."""
+        """Record how long the computing of these prompt tokens took."""
         expected = tokens * self.estimate(now).seconds_per_token(PRIOR_SECONDS_PER_TOKEN)
         kept = MEMORY * _left(now - self._learned_at, MEMORY_SECONDS)
         self._learned_seconds = self._learned_seconds * kept + min(seconds, LARGEST_SURPRISE * expected)

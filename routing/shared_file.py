@@ -90,7 +90,7 @@ class SharedFile:
                 self._set(fcntl.F_UNLCK, _EXCLUSIVE)
 
     def look(self, processes: int) -> None:
-        """See which of so many processes run."""
+        """See which of the first ``processes`` run."""
         self.running = [process == self.process or self._is_locked(_FIRST + process) for process in range(processes)]
 
     def count(self) -> int:

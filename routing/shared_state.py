@@ -61,7 +61,7 @@ class Host(Protocol):
         """Exclude the other processes, or yield False if that would have to wait."""
 
     def look(self, processes: int) -> None:
-        """See which of so many processes run."""
+        """See which of the first ``processes`` run."""
 
 
 class Alone:
@@ -248,7 +248,7 @@ class SharedState:
 
 
 def size(prefix_entries: int, session_entries: int) -> int:
-    """Return the bytes of a memory with so many entries."""
+    """Return the bytes of a memory with these numbers of entries."""
     return _TABLES_AT + (prefix_entries + session_entries) * WORD
 
 

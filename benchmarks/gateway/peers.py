@@ -78,9 +78,9 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer(Package):
-    """A gateway that forwards to one upstream. ``command``: its own arguments.
+    """A gateway that forwards to one upstream.
 
-    They are told the site, the port, a folder, and how many processes there may be.
+    ``command`` returns its arguments, given the site, its port, a folder for its files and its number of processes.
     """
 
     command: Callable[[Site, int, Path, int], list[str]]

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 #: Changes with the layout, so that an upgrade's processes do not read what those before them wrote.
 LAYOUT = 2
-#: One session for so many pieces of prompts.
+#: Entries of prompts for each entry of a session.
 PREFIXES_PER_SESSION = 32
 
 
