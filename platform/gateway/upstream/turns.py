@@ -188,6 +188,9 @@ class Turns:
         """Give turns to the first requests of a queue while there is room; return how many wait on."""
         while (ticket := queue.first()) is not None:
             waiter = ticket.item
+            if waiter.turn.done():  # it was cancelled, and its task will notice
+                queue.remove(ticket)
+                continue
             endpoints = waiter.waiting.ready()
             if not endpoints:
                 queue.remove(ticket)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -199,6 +201,25 @@ async def test_a_client_that_leaves_as_its_turn_comes_leaves_nothing_counted(gat
     assert (await first).status == 200
     await asyncio.wait({second})
     assert gateway.loads() == [0, 0]
+    await gateway.idle()
+
+
+async def test_a_request_cancelled_just_before_its_turn_gets_none(gateway: Gateway) -> None:
+    gate = await fill(gateway)
+    first, second = await send(gateway, "a0", "a1")
+    turns = gateway.runtime.components.dispatcher.turns
+    (waiting,) = turns._queues[MODEL]._classes[1].values()
+    waiter = waiting[0].item
+    with_room = [dataclasses.replace(each, max_requests=9) for each in waiter.waiting.ready()]
+    before = gateway.loads()
+    waiter.turn.cancel()  # what asyncio does first when a client leaves or the time is over
+    waiter.waiting = msgspec.structs.replace(waiter.waiting, ready=lambda: with_room)
+    turns._look()
+    assert gateway.loads() == before
+    second.cancel()
+    await asyncio.wait({second})
+    gate.open()
+    assert (await first).status == 200
     await gateway.idle()
 
 
