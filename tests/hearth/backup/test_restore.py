@@ -116,6 +116,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(source: Instance
 def test_what_is_replaced_is_moved_aside(source: Instance, tmp_path: Path) -> None:
     file, passphrase = tmp_path / "backup", tmp_path / "passphrase"
     passphrase.write_text("correct horse battery staple\n")
+    source.up()
     source.run("down")
     _done(source, "backup", str(file), "--passphrase-file", str(passphrase))
     secrets = (source.folder / "secrets.json").read_text()
