@@ -69,13 +69,13 @@ def chosen(found: Decided) -> Candidate:
 
 
 def best_two(found: Decided) -> tuple[Candidate, Candidate | None]:
-    """Return the chosen replica's terms and those of the cheapest other one, the runner-up; None if there is none."""
+    """Return the chosen replica's terms and those of the cheapest other one with room, the runner-up, or None."""
     wanted, least = found.replica_id, math.inf
     best = second = None
     for each in found.candidates:  # one pass: each request pays for it
         if each.replica_id == wanted:
             best = each
-        elif (cost := each.cost) < least:
+        elif (cost := each.cost) < least and not each.full:
             second, least = each, cost
     assert best is not None, "the chosen replica is a candidate"
     return best, second
@@ -99,7 +99,8 @@ def outcome(found: Decided) -> str:
     (best, second), term = best_two(found), deciding_term(found)
     name = f"{found.reason}: …{short(best.replica_id)}"
     if second is None:
-        return f"{name} was the only replica that could be tried."
+        more = "; the others were full" if len(found.candidates) > 1 else ""
+        return f"{name} was the only replica that could be tried{more}."
     other = f"…{short(second.replica_id)}"
     if best.cost - second.cost >= EQUAL_SECONDS:
         less = best.cost - second.cost

@@ -64,6 +64,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     decode: float
     #: Computing the session's prompt elsewhere in the next request, because the replica leaves.
     leaving: float = 0.0
+    #: It had no room for a request that waited, so it was not considered.
+    full: bool = False
 
     @property
     def cost(self) -> float:
@@ -170,7 +172,10 @@ class Router:
         home, settled = self._home(request, candidates, now)
         costs = self.costs(request, candidates, now, home)
         strict = request.strict and settled
-        open_to_it = costs if free is None or strict else [each for each in costs if each.replica_id in free]
+        open_to_it = costs
+        if free is not None and not strict:
+            costs = [each if each.replica_id in free else msgspec.structs.replace(each, full=True) for each in costs]
+            open_to_it = [each for each in costs if not each.full]
         chosen, reason = self._pick(open_to_it, home, strict=strict)
         prefix = request.prefix
         known = self._known(chosen.replica_id)

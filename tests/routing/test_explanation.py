@@ -133,3 +133,22 @@ def test_a_kept_decision_is_found_by_its_request_and_no_other() -> None:
     found = decision_record.of_request(packed, REQUEST)
     assert [msgspec.structs.replace(each, candidates=tuple(each.candidates)) for each in found] == [first, second]
     assert decision_record.of_request(packed, UUID(int=10)) == []
+
+
+def test_a_replica_without_room_is_no_runner_up() -> None:
+    chosen, free, full = candidate(ONE, backlog=0.5), candidate(OTHER, prefill=2.0), candidate(replicas(3)[2])
+    full = msgspec.structs.replace(full, full=True)
+    found = decided(full, free, chosen)
+    assert explanation.best_two(found) == (chosen, free)
+    assert explanation.header(found).startswith("load; by=prefill;")
+    alone = decided(full, chosen, reason="only")
+    assert explanation.header(alone).startswith("only; warm_tokens=")
+    assert explanation.outcome(alone).endswith("was the only replica that could be tried; the others were full.")
+
+
+def test_only_those_with_room_are_open_to_a_request_that_waited() -> None:
+    router = Router(private(1 << 14, 64), clock=Clock())
+    answer(router, router.choose(ask(user(DOCUMENT)), [ONE]), computed_tokens=1000)
+    choice = router.choose(ask(user(DOCUMENT)), [ONE, OTHER], free={OTHER})
+    assert (choice.replica_id, choice.reason) == (OTHER, "only")
+    assert [each.replica_id for each in choice.candidates if each.full] == [ONE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -202,7 +202,10 @@ class Dispatcher:
         return healthy or list(replicas)
 
     def _explained(self, choice: Choice, context: RequestContext) -> PrefixMatch | None:
-        """Keep the decision for operators; return how much of the prompt was expected to be cached."""
+        """Keep the decision for operators; return how much of the prompt was expected to be cached.
+
+        None if its engine may not use what it has cached.
+        """
         match = explanation.prefix_match(choice)
         self._decisions.add(
             explanation.decision(
@@ -214,7 +217,7 @@ class Dispatcher:
                 at=time.time(),
             )
         )
-        return match
+        return None if _computes_whole_prompt(context.call.body) else match
 
     async def _try(
         self, endpoint: Endpoint, choice: Choice, dispatch: _Dispatch, match: PrefixMatch | None
@@ -282,8 +285,7 @@ class Dispatcher:
             choice,
             start,
             computed_tokens=usage.prompt_tokens,
-            # With prompt_logprobs vLLM computes the whole prompt, whatever it holds.
-            cached_tokens=None if body.get("prompt_logprobs") is not None else usage.cached_prompt_tokens,
+            cached_tokens=None if _computes_whole_prompt(body) else usage.cached_prompt_tokens,
             completion_tokens=usage.completion_tokens,
         )
 
@@ -320,6 +322,11 @@ class Dispatcher:
             dispatch.payload,
             stream=stream,
         )
+
+
+def _computes_whole_prompt(body: Mapping[str, object]) -> bool:
+    """Return whether vLLM computes all of a prompt, whatever it has cached."""
+    return body.get("prompt_logprobs") is not None
 
 
 def _overran(failure: ReadTimeout | ResponseTooLarge, dispatch: _Dispatch) -> EngineOverran:

@@ -16,6 +16,7 @@ from hearth.checks.preflight import PreflightError
 from hearth.cli.output.text_table import table
 from routing import decision_record, explanation
 from routing.explanation import Decision
+from routing.router import Candidate
 
 REDIS_TIMEOUT_SECONDS = 5.0
 
@@ -37,7 +38,7 @@ def explain_route(request_id: UUID, as_json: bool) -> None:
     if not found:
         raise PreflightError(
             f"No decision is kept for request {request_id}.",
-            "Gateways keep the last 4,000 for an hour; a response from the prediction cache has none.",
+            "Gateways keep their last 4,000; responses of the prediction cache or to identical requests have none.",
         )
     if as_json:
         print(json.dumps([_document(each) for each in found], indent=2, default=str))
@@ -77,7 +78,7 @@ def _text(found: Decision) -> str:
     rows = [
         (
             explanation.short(each.replica_id),
-            _mark(found, each.replica_id),
+            _mark(found, each),
             *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in explanation.TERMS))),
             f"{each.warm_tokens:,}",
         )
@@ -104,6 +105,7 @@ def _prompt(found: Decision) -> str:
     return f"The prompt has about {found.prompt_tokens:,} tokens; {where}."
 
 
-def _mark(found: Decision, replica_id: UUID) -> str:
-    marks = ("chosen", found.replica_id == replica_id), ("home", found.home == replica_id)
+def _mark(found: Decision, each: Candidate) -> str:
+    chosen, home = found.replica_id == each.replica_id, found.home == each.replica_id
+    marks = ("chosen", chosen), ("home", home), ("full", each.full)
     return ",".join(name for name, applies in marks if applies)

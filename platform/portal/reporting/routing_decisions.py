@@ -25,6 +25,7 @@ class Row:
     replica_id: UUID
     is_chosen: bool
     is_home: bool
+    is_full: bool
     cost: float
     terms: Sequence[float]
     warm_tokens: int
@@ -58,6 +59,7 @@ def _table(found: Decision) -> DecisionTable:
             replica_id=each.replica_id,
             is_chosen=each.replica_id == found.replica_id,
             is_home=each.replica_id == found.home,
+            is_full=each.full,
             cost=each.cost,
             terms=[getattr(each, term) for term in TERMS],
             warm_tokens=each.warm_tokens,

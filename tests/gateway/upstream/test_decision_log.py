@@ -33,8 +33,9 @@ async def kept(server: PrivateRedis) -> list[int]:
 async def test_the_last_decisions_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "MAX_DECISIONS", 4)
     monkeypatch.setattr(decision_log, "MAX_WAITING", 3)
+    monkeypatch.setattr(decision_log, "SEND_SECONDS", 2.0)
     async with PrivateRedis() as server:
-        redis = RedisClient(server.url, timeout_seconds=0.5)
+        redis = RedisClient(server.url, timeout_seconds=2)
         log = DecisionLog(redis)
         for number in (1, 2, 3, 4):
             log.add(numbered(number))
