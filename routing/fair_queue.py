@@ -52,12 +52,12 @@ class FairQueue(Generic[T]):
         #: Of each class the requests of each tenant, in order of arrival.
         self._classes: tuple[dict[UUID, deque[Ticket[T]]], ...] = tuple({} for _ in Priority)
         self._sizes = [0] * len(Priority)
-        #: Tenants without one have the least.
-        self._counters: dict[UUID, float] = {}
-        #: The counter of the tenant that was served last, before it was charged. A tenant that comes has no less: it
-        #: saves up no credit while it sends nothing.
-        self._least = 0.0
-        self._forget_at = FORGET_AT
+        #: Of each class; tenants without one have the least.
+        self._counters: tuple[dict[UUID, float], ...] = tuple({} for _ in Priority)
+        #: Of each class the counter of the tenant that was served last, before it was charged. A tenant that comes has
+        #: no less: it saves up no credit while it sends nothing.
+        self._least = [0.0] * len(Priority)
+        self._forget_at = [FORGET_AT] * len(Priority)
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -68,15 +68,15 @@ class FairQueue(Generic[T]):
         """Return how many requests of a class wait."""
         return self._sizes[priority]
 
-    def counter(self, tenant: UUID) -> float:
-        """Return a tenant's counter."""
-        return self._counters.get(tenant, self._least)
+    def counter(self, tenant: UUID, priority: Priority = Priority.STANDARD) -> float:
+        """Return a tenant's counter in a class."""
+        return self._counters[priority].get(tenant, self._least[priority])
 
     def add(self, item: T, tenant: UUID, priority: Priority = Priority.STANDARD, weight: float = 1.0) -> Ticket[T]:
         """Let a request wait, behind the earlier ones of its tenant and class."""
-        if not self._waits(tenant):
-            self._forget_small()
-            self._counters[tenant] = max(self.counter(tenant), self._least)
+        if tenant not in self._classes[priority]:
+            self._forget_small(priority)
+            self._counters[priority][tenant] = max(self.counter(tenant, priority), self._least[priority])
         ticket = Ticket(item, tenant, priority, weight, next(self._numbers))
         self._classes[priority].setdefault(tenant, deque()).append(ticket)
         self._sizes[priority] += 1
@@ -84,21 +84,22 @@ class FairQueue(Generic[T]):
 
     def first(self) -> Ticket[T] | None:
         """Return the request that is next, or None if none waits."""
-        for group in self._classes:
+        for group, counters in zip(self._classes, self._counters, strict=True):
             if group:
-                waiting = min(group.values(), key=lambda each: (self.counter(each[0].tenant), each[0].number))
-                return waiting[0]
+                return min((each[0] for each in group.values()), key=lambda each: (counters[each.tenant], each.number))
         return None
 
     def take(self, ticket: Ticket[T], tokens: float) -> None:
         """Let a request wait no longer because it is served. ``tokens``: what it takes, as far as that is known."""
-        self._least = max(self._least, self.counter(ticket.tenant))
+        priority = ticket.priority
+        self._least[priority] = max(self._least[priority], self.counter(ticket.tenant, priority))
         self.charge(ticket, tokens)
         self.remove(ticket)
 
     def charge(self, ticket: Ticket[T], tokens: float) -> None:
         """Add tokens to the counter of a served request's tenant; negative ones correct what was too much."""
-        self._counters[ticket.tenant] = self.counter(ticket.tenant) + tokens / ticket.weight
+        counter = self.counter(ticket.tenant, ticket.priority)
+        self._counters[ticket.priority][ticket.tenant] = counter + tokens / ticket.weight
 
     def remove(self, ticket: Ticket[T]) -> None:
         """Let a request wait no longer. Idempotent."""
@@ -115,16 +116,11 @@ class FairQueue(Generic[T]):
         if not waiting:
             del group[ticket.tenant]
 
-    def _waits(self, tenant: UUID) -> bool:
-        return any(tenant in group for group in self._classes)
-
-    def _forget_small(self) -> None:
+    def _forget_small(self, priority: Priority) -> None:
         """Forget tenants that are not ahead of the others: when they come again they begin at the least."""
-        if len(self._counters) < self._forget_at:
+        counters, least, group = self._counters[priority], self._least[priority], self._classes[priority]
+        if len(counters) < self._forget_at[priority]:
             return
-        self._counters = {
-            tenant: counter
-            for tenant, counter in self._counters.items()
-            if counter > self._least or self._waits(tenant)
-        }
-        self._forget_at = max(FORGET_AT, 2 * len(self._counters))
+        for tenant in [each for each, counter in counters.items() if counter <= least and each not in group]:
+            del counters[tenant]
+        self._forget_at[priority] = max(FORGET_AT, 2 * len(counters))

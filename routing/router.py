@@ -28,8 +28,15 @@ FROM_PEERS = 0.8
 DEFAULT_PREFIXES = 1 << 22
 DEFAULT_SESSIONS = 1 << 17
 LOOK_SECONDS = 1.0
-#: An answer shows that a cache no longer holds what was assumed when more than these tokens are missing, and more than
-#: an eighth of the prompt.
+MOST_PROMPT_TOKENS = 1 << 31
+#: At most so many prompts of running requests are counted as used for one choice, so that none takes long.
+MOST_KEPT = 2
+#: Over about how many ended requests the tokens that each needs are averaged.
+RECENT_REQUESTS = 32
+#: How much of a prompt that is known to have been sent must be missing from an engine's cache before that is believed:
+#: an estimate of a part's tokens, from its bytes, may be wrong by nearly as much.
+MISSING_SHARE = 0.5
+#: Fewer tokens that are missing from what was assumed show nothing.
 LEAST_CORRECTED_TOKENS = 512
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001
@@ -44,6 +51,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_ttl_seconds: int = 3600
     #: The session stays at its home, whatever that costs.
     strict: bool = False
+    #: The model's context. A prompt's tokens are estimated from its bytes, and images have many bytes and few tokens.
+    most_prompt_tokens: int = MOST_PROMPT_TOKENS
     max_new_tokens: int
     streamed: bool
 
@@ -84,7 +93,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 class _Known:
     """What is known of one boot of a replica."""
 
-    __slots__ = ("boot", "cache", "in_use", "load", "mark", "memory", "tokens")
+    __slots__ = ("boot", "cache", "contradicted", "in_use", "load", "mark", "memory", "tokens", "tokens_each")
 
     def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory) -> None:
         self.boot = boot
@@ -92,10 +101,13 @@ class _Known:
         self.cache = ReplicaCache(boot.cache_tokens or DEFAULT_CACHE_TOKENS, memory)
         self.load: ReplicaLoad[Choice] = ReplicaLoad(memory)
         self.mark = mark(replica_id.bytes)
-        #: Tokens that this process's requests need in the cache.
+        #: Tokens that this process's requests need in the cache: those that run, and about each of those that ended.
         self.tokens = 0
+        self.tokens_each = 0.0
         #: The requests that this process has sent and not ended, and when their prompts were last counted as used.
         self.in_use: dict[Choice, int] = {}
+        #: The first link of the last prompt whose answer showed that it was not held, until another shows the contrary.
+        self.contradicted: bytes | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -185,7 +197,8 @@ class Router:
             warm_tokens=chosen.warm_tokens,
             held_tokens=prefix.tokens_of(chosen.depth),
             tokens=prefix.tokens + request.max_new_tokens,
-            added_tokens=prefix.tokens - chosen.warm_tokens + min(request.max_new_tokens, int(known.load.mean_tokens)),
+            added_tokens=min(prefix.tokens - chosen.warm_tokens, request.most_prompt_tokens)
+            + min(request.max_new_tokens, int(known.load.mean_tokens)),
             prefill=chosen.prefill,
             prefix=prefix,
             session=request.session,
@@ -222,7 +235,7 @@ class Router:
             warm = prefix.tokens_of(depth)
             if replica_id == home and self.has_peers:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
-            prefill = (prefix.tokens - warm) * rate
+            prefill = min(prefix.tokens - warm, request.most_prompt_tokens) * rate
             leaving = later if replica_id in leavers else 0.0
             found.append(
                 Candidate(
@@ -241,14 +254,16 @@ class Router:
     def has_room(self, replica_id: UUID, max_requests: int | None) -> bool:
         """Return whether a replica would soon begin with one more request. ``max_requests``: that it runs at once.
 
-        This process's requests show how many tokens of the cache each one needs; the others run as many requests as
-        they say.
+        Other processes tell how many requests they run; those need as many tokens of the cache as this process's did.
         """
-        known, now = self._known(replica_id), self._clock()
+        now = self._clock()
+        self._look(now)  # a process that has ended runs nothing any more
+        known = self._known(replica_id)
         requests, own = known.load.requests(now), len(known.load.running)
         if max_requests is not None and requests >= max_requests:
             return False
-        if own and known.boot.cache_tokens is not None and known.tokens / own * requests >= known.boot.cache_tokens:
+        tokens = known.tokens + max(0.0, requests - own) * known.tokens_each
+        if requests and known.boot.cache_tokens is not None and tokens >= known.boot.cache_tokens:
             return False
         return not known.load.is_behind(now)
 
@@ -280,8 +295,10 @@ class Router:
         if cached_tokens is not None:
             total = computed_tokens + cached_tokens
             expected = choice.held_tokens * total // max(1, choice.prefix.tokens)
-            if expected - cached_tokens > max(LEAST_CORRECTED_TOKENS, total // 8):
-                known.cache.correct(choice.use.before)
+            if expected - cached_tokens > max(LEAST_CORRECTED_TOKENS, expected * MISSING_SHARE):
+                self._correct(choice)
+            elif expected > LEAST_CORRECTED_TOKENS:
+                known.contradicted = None
         more = completion_tokens + computed_tokens - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
         if self.on_used is not None:
@@ -296,6 +313,7 @@ class Router:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
         known, now = choice.known, self._clock()
         known.tokens -= choice.added_tokens
+        known.tokens_each += (choice.added_tokens - known.tokens_each) / RECENT_REQUESTS
         known.in_use.pop(choice, None)
         if not answered:
             known.load.withdraw(choice, choice.prefill, now)
@@ -344,10 +362,20 @@ class Router:
                 use = self._warm.use(prefix, known.cache, _ticks(at))
                 known.cache.add(use.new_tokens + more_tokens, use.stamp)
 
+    def _correct(self, choice: Choice) -> None:
+        """Believe that a prompt was not held; with a second one of another beginning, that its age is evicted.
+
+        One alone may be a client's doing: fields that change a prompt's beginning need not be among its links.
+        """
+        known, root = choice.known, choice.prefix.hashes[0]
+        if known.contradicted not in (None, root):
+            known.cache.correct(choice.use.before)
+        known.contradicted = root
+
     def _keep_in_use(self, known: _Known, now: float) -> None:
         """Count prompts of running requests as used before they seem evicted: an engine holds them to the end."""
         aging = known.cache.aging
-        while known.in_use:
+        for _ in range(min(MOST_KEPT, len(known.in_use))):
             choice, used_at = next(iter(known.in_use.items()))
             if used_at >= aging:
                 return

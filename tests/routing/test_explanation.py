@@ -21,7 +21,10 @@ REQUEST, TENANT = UUID(int=7), UUID(int=8)
 
 def candidate(replica_id: UUID, **terms: float) -> Candidate:
     """Return a candidate with these terms, warm for 100 tokens."""
-    return Candidate(replica_id=replica_id, warm_tokens=100, depth=2, **dict.fromkeys(TERMS, 0.0) | terms)
+    costs_nothing = Candidate(
+        replica_id=replica_id, warm_tokens=100, depth=2, backlog=0.0, prefill=0.0, displaced=0.0, decode=0.0
+    )
+    return msgspec.structs.replace(costs_nothing, **terms)
 
 
 def decided(*candidates: Candidate, reason: Reason = "load", replica_id: UUID = ONE) -> Decision:

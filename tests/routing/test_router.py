@@ -381,14 +381,44 @@ def test_a_prompt_that_is_being_answered_is_never_evicted(router: Router, clock:
     assert not is_warm_after_others(200)
 
 
-def test_one_answer_gives_up_a_small_part_of_what_is_known(router: Router, clock: Clock) -> None:
+def test_one_prompt_that_was_not_held_says_nothing_of_others(router: Router, clock: Clock) -> None:
+    """A client can make an engine compute what it holds, by fields that change a prompt and not its links."""
+    (only,) = replicas(1)
+    router.follow({only: Boot(cache_tokens=60_000)})
+    for number in range(20):
+        clock.now += 1
+        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    for _ in range(10):
+        clock.now += 1
+        choice = router.choose(ask(user("19" + DOCUMENT)), [only])
+        answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
+    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
+    assert all(each.warm_tokens > 0 for each in costs)
+
+
+def test_a_wrong_estimate_of_a_parts_tokens_is_no_contradiction(router: Router, clock: Clock) -> None:
     (only,) = replicas(1)
     router.follow({only: Boot(cache_tokens=30_000)})
     for number in range(20):
         clock.now += 1
         serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
-    choice = router.choose(ask(user("19" + DOCUMENT)), [only])
-    answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
+    for number in (18, 19):
+        choice = router.choose(ask(user(f"{number:2}" + DOCUMENT)), [only])
+        held = choice.held_tokens
+        answer(router, choice, computed_tokens=choice.prefix.tokens - held * 3 // 4, cached_tokens=held * 3 // 4)
+    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
+    assert all(each.warm_tokens > 0 for each in costs)
+
+
+def test_two_answers_give_up_a_small_part_of_what_is_known(router: Router, clock: Clock) -> None:
+    (only,) = replicas(1)
+    router.follow({only: Boot(cache_tokens=30_000)})
+    for number in range(20):
+        clock.now += 1
+        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    for number in (18, 19):
+        choice = router.choose(ask(user(f"{number}" + DOCUMENT)), [only])
+        answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
     costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
     assert [each.warm_tokens > 0 for each in costs] == [False] * 3 + [True] * 17
 

@@ -135,9 +135,12 @@ class Dispatcher:
             self.turns.give_back(turn)
             raise
         request = waiting.request
-        return await self._send(
-            _Dispatch(context=context, request=request, salt=salt, payload=payload, meter=meter, turn=turn)
-        )
+        dispatch = _Dispatch(context=context, request=request, salt=salt, payload=payload, meter=meter, turn=turn)
+        try:
+            return await self._send(dispatch)
+        except BaseException:
+            turn.used(0, 0)
+            raise
 
     async def _wait_for_turn(self, context: RequestContext, waiting: Waiting, meter: Meter) -> Turn:
         meter.wait()

@@ -33,6 +33,7 @@ def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, 
         session_ttl_seconds=policy.session_ttl_seconds,
         # Examples in front of unrelated questions look like one conversation, which must not fill one replica.
         strict=policy.session_affinity == "strict" and bool(name),
+        most_prompt_tokens=model.context_length_tokens,
         max_new_tokens=new_tokens * call.choices,
         streamed=call.stream,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -111,14 +111,15 @@ class Turns:
         self._last_wait = 0.0
 
     def at_once(self, waiting: Waiting) -> Turn | None:
-        """Return a turn if nothing waits for the model and a replica has room."""
-        queue = self._queues.get(waiting.queued.model.name)
-        if queue:
+        """Return a turn if nothing waits for the model and a replica has room, or if the request may not wait."""
+        policy, queue = waiting.queued.caller.policy, self._queues.get(waiting.queued.model.name)
+        may_wait = policy.queue_requests > 0 and policy.queue_seconds > waiting.queued.waited_seconds
+        if queue and may_wait:
             return None
         endpoints = waiting.ready()
         if not endpoints:
             return Turn(None, endpoints)
-        if not any(map(self._has_room, endpoints)):
+        if may_wait and next(self._with_room(endpoints), None) is None:
             return None
         return Turn(self._choose(waiting, endpoints), endpoints)
 
@@ -158,6 +159,7 @@ class Turns:
 
     def give_back(self, turn: Turn) -> None:
         """Undo the choice of a turn that was not used."""
+        turn.used(0, 0)
         if turn.choice is not None:
             self._router.finish(turn.choice, answered=False)
 
@@ -195,7 +197,7 @@ class Turns:
             if not endpoints:
                 queue.remove(ticket)
                 turn = Turn(None, endpoints)
-            elif free := [each for each in endpoints if self._has_room(each)]:
+            elif free := set(self._with_room(endpoints)):
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
                 choice = self._choose(waiter.waiting, endpoints, free)
                 turn = Turn(choice, endpoints, _Charge(queue, ticket, choice))
@@ -204,15 +206,16 @@ class Turns:
             waiter.turn.set_result(turn)
         return len(queue)
 
-    def _choose(
-        self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Sequence[Endpoint] | None = None
-    ) -> Choice:
+    def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Collection[UUID] | None = None) -> Choice:
         usable = self._usable([each.replica_id for each in endpoints])
-        with_room = {each.replica_id for each in free or ()}.intersection(usable)
-        return self._router.choose(waiting.request, usable, free=with_room or None)
+        return self._router.choose(waiting.request, usable, free=free)
 
-    def _has_room(self, endpoint: Endpoint) -> bool:
-        return self._router.has_room(endpoint.replica_id, endpoint.max_requests)
+    def _with_room(self, endpoints: Sequence[Endpoint]) -> Iterator[UUID]:
+        """Yield the replicas that have room; one that just failed runs nothing, and is left out all the same."""
+        usable = self._usable([each.replica_id for each in endpoints])
+        for each in endpoints:
+            if each.replica_id in usable and self._router.has_room(each.replica_id, each.max_requests):
+                yield each.replica_id
 
     def _look_later(self) -> None:
         def look() -> None:
