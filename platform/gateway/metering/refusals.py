@@ -164,6 +164,7 @@ def _refusal(caller: Caller, timeline: RequestTimeline, error: GatewayError) -> 
         error_code=error.code,
         error_message=error.message[:MESSAGE_CHARACTERS],
         refusals=1,
+        queue_ms=timeline.queue_seconds * 1000,
     )
     return start, end
 

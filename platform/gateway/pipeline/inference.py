@@ -39,8 +39,6 @@ class Inference:
         self._context = context
         self._meter = Meter(components.wal, context)
         self._coalescer: Coalescer[StartedReply] = Coalescer(components.single_flight, context, self._meter)
-        #: When the request began to wait for a replica; None while it has not had to.
-        self._queued_at: float | None = None
         call, model = context.call, context.model
         call.body["model"] = model.name
         call.endpoint.clamp(call.body, model.context_length_tokens)
@@ -126,27 +124,27 @@ class Inference:
 
     async def _reply(self, policy: CachePolicy, request: Request) -> StartedReply:
         """Return the first reply; wait for a replica if none is ready. Raises GatewayError."""
-        context = self._context
+        context, timeline = self._context, self._context.timeline
+        before = self._coalescer.waited_seconds + timeline.queue_seconds
         ask = routing_request.build(context.call, context.caller, context.model, request.headers)
         queued = QueuedRequest(
             caller=context.caller,
             model=context.model,
             size_bytes=len(request.body),
             tokens=ask.prefix.tokens + ask.max_new_tokens,
-            waited_seconds=self._coalescer.waited_seconds,
+            waited_seconds=before,
         )
         try:
             return await self._send(ask, queued, policy)
         except NOT_NOW as failure:
             self._meter.wait()
-            self._queued_at = time.perf_counter()
             return await self._components.replica_queue.wait(queued, failure, lambda: self._send(ask, queued, policy))
+        finally:
+            timeline.queue_seconds += queued.waited_seconds - before
 
     async def _send(self, ask: RoutingRequest, queued: QueuedRequest, policy: CachePolicy) -> StartedReply:
         """Return the first reply of the replicas that are ready. Raises GatewayError, NOT_NOW included."""
         context, timeline = self._context, self._context.timeline
-        if self._queued_at is not None:
-            timeline.queue_seconds = time.perf_counter() - self._queued_at
         timeline.at_engine = True
         try:
             salt = keyspace.cache_salt(context.caller, context.model.name)

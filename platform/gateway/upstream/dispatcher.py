@@ -125,7 +125,7 @@ class Dispatcher:
         self._suspect_requests.require_trusted(context)
         if context.timeline.failed_engines >= MAX_FAILED_ENGINES:
             raise errors.no_replica_ready(context.model.name)
-        turn = self.turns.at_once(waiting) or await self._wait_for_turn(context, waiting, meter)
+        turn = self.turns.at_once(waiting) or await self._wait_for_turn(waiting, meter)
         call = context.call
         try:
             payload = call.endpoint.engine_body(
@@ -142,13 +142,9 @@ class Dispatcher:
             turn.used(0, 0)
             raise
 
-    async def _wait_for_turn(self, context: RequestContext, waiting: Waiting, meter: Meter) -> Turn:
+    async def _wait_for_turn(self, waiting: Waiting, meter: Meter) -> Turn:
         meter.wait()
-        began = time.perf_counter()
-        try:
-            return await self.turns.wait(waiting)
-        finally:
-            context.timeline.queue_seconds += time.perf_counter() - began
+        return await self.turns.wait(waiting)
 
     async def _send(self, dispatch: _Dispatch) -> EngineReply:
         context, turn = dispatch.context, dispatch.turn

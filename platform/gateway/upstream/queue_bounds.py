@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from tenants.ids import TenantId
 from tenants.snapshot.snapshot import Caller
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class QueuedRequest:
     """A request that waits for a replica.
 
-    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time already spent as a follower.
+    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time that it
+    has waited so far, as a follower, for a replica and for room on one; all of it counts against ``queue_seconds``.
     """
 
     caller: Caller
@@ -24,6 +26,11 @@ class QueuedRequest:
     size_bytes: int
     tokens: int
     waited_seconds: float = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        """Return how much longer it may wait; at most 0 when its time is over."""
+        return self.caller.policy.queue_seconds - self.waited_seconds
 
 
 @dataclass(slots=True)
@@ -48,15 +55,17 @@ class QueueBounds:
 
     @contextmanager
     def counted(self, request: QueuedRequest) -> Iterator[None]:
-        """Count the request inside the ``with`` block."""
+        """Count the request, and the time that it waits, inside the ``with`` block."""
         usage = self._usage.setdefault(request.caller.tenant_id, _TenantUsage())
         usage.requests += 1
         usage.size_bytes += request.size_bytes
         gauge = metrics.QUEUED_REQUESTS.labels(request.model.name)
         gauge.inc()
+        began = time.monotonic()
         try:
             yield
         finally:
+            request.waited_seconds += time.monotonic() - began
             gauge.dec()
             usage.requests -= 1
             usage.size_bytes -= request.size_bytes

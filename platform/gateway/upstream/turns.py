@@ -178,7 +178,7 @@ class Turns:
         if self._timer is None:
             self._look_later()
         try:
-            async with asyncio.timeout(policy.queue_seconds - queued.waited_seconds):
+            async with asyncio.timeout(queued.left_seconds):
                 return await waiter.turn
         except BaseException:
             queue.remove(ticket)

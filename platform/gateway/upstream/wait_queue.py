@@ -68,7 +68,7 @@ class ReplicaQueue:
             outcome = "served"
             return result
         except errors.GatewayError:
-            outcome = "expired" if time.monotonic() - began >= request.caller.policy.queue_seconds else "refused"
+            outcome = "expired" if request.left_seconds <= 0 else "refused"
             raise
         finally:
             metrics.QUEUE_SECONDS.labels(request.model.name, outcome).observe(time.monotonic() - began)
@@ -81,32 +81,29 @@ class ReplicaQueue:
         if self._feed.snapshot.startable_deployment(request.model) is None:
             raise self._not_startable(request, failure)
         self._require_capacity(request)  # once: a request keeps its place between attempts
-        left = request.caller.policy.queue_seconds - request.waited_seconds
         while True:
             deployed = self._feed.snapshot.startable_deployment(request.model)
             if deployed is None:
                 raise self._not_startable(request, failure)
             if isinstance(failure, EngineGone) and failure.engines >= MAX_FAILED_ENGINES:
                 raise failure
-            if left <= 0:
+            if request.left_seconds <= 0:
                 raise self._expired(request, failure)
-            left -= await self._wait_for_change(request, deployed, left)
+            await self._wait_for_change(request, deployed)
             try:
                 return await attempt()
             except NOT_NOW as again:
                 failure = again
 
-    async def _wait_for_change(self, request: QueuedRequest, deployed: Deployed, seconds: float) -> float:
-        """Wait for a change, at most RETRY_SECONDS; return the time waited, seconds."""
-        began = time.monotonic()
+    async def _wait_for_change(self, request: QueuedRequest, deployed: Deployed) -> None:
+        """Wait for a change, at most RETRY_SECONDS."""
         changed = self._changed
         with self.bounds.counted(request), self._in_flight.queued(deployed.name, request.tokens):
             try:
-                async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
+                async with asyncio.timeout(min(request.left_seconds, RETRY_SECONDS)):
                     await changed.wait()
             except TimeoutError:
                 pass
-        return time.monotonic() - began
 
     def _require_capacity(self, request: QueuedRequest) -> None:
         """Raise Unavailable if the tenant's queue is full."""

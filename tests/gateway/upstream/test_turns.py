@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from functools import partial
+from itertools import count
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 
+from gateway.upstream import wait_queue
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
@@ -58,6 +60,11 @@ def order(gateway: Gateway) -> list[str]:
 def told(exchange: Exchange) -> tuple[int, str]:
     """Return the status and the code of an error."""
     return exchange.status, exchange.error["code"]
+
+
+async def saying_nothing(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Report that the engine shuts down."""
+    return web.json_response({}, status=503)
 
 
 async def fill(gateway: Gateway, *, replicas: int = 1, most: int = 1) -> Gate:
@@ -151,6 +158,27 @@ async def test_the_time_in_the_queue_is_told(gateway: Gateway) -> None:
     assert [round(end.queue_ms, 2) for end in gateway.ends()] == [0.0, pytest.approx(waited, abs=0.01)]
 
 
+async def test_the_wait_for_room_is_kept_when_the_replica_then_fails(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_queue, "RETRY_SECONDS", 0.01)
+    gate = await fill(gateway)
+    first, second = await send(gateway, "a0", "a1")
+    (waiting,) = gateway.runtime.components.dispatcher.turns._queues[MODEL]._classes[1].values()
+    waiting[0].item.waiting.queued.waited_seconds += 5  # as if it had waited so long for room
+    asked = count()
+
+    async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await (saying_nothing if next(asked) == 0 else hello)(request, body)
+
+    gateway.let_all_say(say)
+    gate.open()
+    assert ((await first).status, (await second).status) == (200, 200)
+    assert next(asked) == 2
+    await until(lambda: len(gateway.ends()) == 2)
+    assert 5000 < gateway.ends()[1].queue_ms < 60_000
+
+
 @either_way
 async def test_one_that_waits_too_long_is_told_when_to_come_back(gateway: Gateway, stream: bool) -> None:
     await gateway.set_policy(queue_seconds=1)
@@ -158,6 +186,7 @@ async def test_one_that_waits_too_long_is_told_when_to_come_back(gateway: Gatewa
     running, waiting = await send(gateway, "a0", "a1", stream=stream)
     got = await waiting
     assert (*told(got), got.answer_headers["retry-after"]) == (503, "replicas_busy", "1")
+    assert [end.queue_ms >= 999 for end in (*gateway.refusals(), *gateway.ends())] == [True]
     gate.open()
     assert (await running).status == 200
     assert [end.state for end in gateway.ends()] == ["complete"]

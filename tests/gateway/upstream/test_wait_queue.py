@@ -109,6 +109,33 @@ async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held
     assert (tried, gateway.held()) == ([], 0)
 
 
+async def test_time_spent_waiting_for_room_counts_against_the_wait_for_a_replica(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    components = gateway.runtime.components
+    tried: list[float] = []
+    guest = QueuedRequest(
+        caller=gateway.caller(),
+        model=gateway.runtime.feed.snapshot.catalogue.models[MODEL],
+        size_bytes=1,
+        tokens=1,
+    )
+
+    async def attempt() -> None:
+        """Wait for room on a replica for as long as the tenant's requests may wait, in vain."""
+        with components.dispatcher.turns.bounds.counted(guest):
+            guest.waited_seconds += guest.caller.policy.queue_seconds
+        tried.append(guest.left_seconds)
+        raise no_replica_ready(MODEL)
+
+    waiting = asyncio.ensure_future(components.replica_queue.wait(guest, no_replica_ready(MODEL), attempt))
+    await until(gateway.held)
+    components.replica_queue.wake()
+    with pytest.raises(NotReady):
+        await waiting
+    assert (len(tried), gateway.held()) == (1, 0)
+    assert tried[0] < 0
+
+
 async def test_identical_requests_that_nothing_comes_for_are_all_told_so(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
     await gateway.set_policy(queue_seconds=1)
