@@ -93,6 +93,19 @@ class _Waiter:
         self.turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
 
 
+class _ModelQueue(FairQueue[_Waiter]):
+    """The requests that wait for one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: How long the request that was served last had waited; 0 until one is served while others wait.
+        self.last_wait_seconds = 0.0
+
+    def retry_after_seconds(self, queued: QueuedRequest) -> float:
+        """Return when a refused request may come back: no later than it could have waited itself."""
+        return min(self.last_wait_seconds, queued.caller.policy.queue_seconds)
+
+
 class Turns:
     """The requests of this process that wait for room. Lives on one event loop."""
 
@@ -105,10 +118,8 @@ class Turns:
         self._in_flight = in_flight
         self._usable = usable
         #: By model; kept when empty, because tenants may still be ahead of others.
-        self._queues: dict[str, FairQueue[_Waiter]] = {}
+        self._queues: dict[str, _ModelQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: How long the request that was served last had waited.
-        self._last_wait = 0.0
 
     def at_once(self, waiting: Waiting) -> Turn | None:
         """Return a turn if nothing waits for the model and a replica has room, or if the request may not wait."""
@@ -126,18 +137,24 @@ class Turns:
     async def wait(self, waiting: Waiting) -> Turn:
         """Return a turn when it is the request's. Raises Unavailable if too many wait, or it waited too long."""
         queued, began = waiting.queued, time.monotonic()
+        queue = self._queues.setdefault(queued.model.name, _ModelQueue())
+        if not queue:  # the last wait was in an earlier queue
+            queue.last_wait_seconds = 0.0
         outcome: Outcome = "client_gone"
         try:
-            self._require_capacity(queued)
+            self._require_capacity(queue, queued)
             endpoints = waiting.ready()
             deployment = endpoints[0].deployment if endpoints else ""
             with self.bounds.counted(queued), self._in_flight.queued(deployment, queued.tokens):
-                turn = await self._turn_of(waiting)
-            outcome, self._last_wait = "served", time.monotonic() - began
+                turn = await self._turn_of(queue, waiting)
+            outcome, queue.last_wait_seconds = "served", time.monotonic() - began
             return turn
         except TimeoutError:
             outcome = "expired"
-            raise errors.replicas_busy(queued.model.name, queued.caller.policy.queue_seconds, self._last_wait) from None
+            retry_after_seconds = queue.retry_after_seconds(queued)
+            raise errors.replicas_busy(
+                queued.model.name, queued.caller.policy.queue_seconds, retry_after_seconds
+            ) from None
         except errors.GatewayError:
             outcome = "refused"
             raise
@@ -163,15 +180,13 @@ class Turns:
         if turn.choice is not None:
             self._router.finish(turn.choice, answered=False)
 
-    def _require_capacity(self, queued: QueuedRequest) -> None:
-        queue = self._queues.setdefault(queued.model.name, FairQueue())
+    def _require_capacity(self, queue: _ModelQueue, queued: QueuedRequest) -> None:
         if not self.bounds.allow(queued) or queue.size(_priority(queued)) >= MAX_WAITING:
-            raise errors.busy_queue_full(queued.model.name, self._last_wait)
+            raise errors.busy_queue_full(queued.model.name, queue.retry_after_seconds(queued))
 
-    async def _turn_of(self, waiting: Waiting) -> Turn:
+    async def _turn_of(self, queue: _ModelQueue, waiting: Waiting) -> Turn:
         """Raises TimeoutError."""
         queued = waiting.queued
-        queue = self._queues[queued.model.name]
         waiter = _Waiter(waiting, queue)
         policy = queued.caller.policy
         ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)

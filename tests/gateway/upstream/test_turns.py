@@ -204,6 +204,33 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     assert {got.status for got in await asyncio.gather(*sent)} == {200}
 
 
+async def test_retry_after_is_the_models_own_last_wait_and_no_longer_than_ones_own(gateway: Gateway) -> None:
+    await gateway.set_policy(queue_requests=1, queue_seconds=7)
+    gate = await fill(gateway)
+    queues = gateway.runtime.components.dispatcher.turns._queues
+
+    async def refused() -> str:
+        got = await gateway.ask(saying("refused"))
+        assert told(got) == (503, "too_many_held")
+        return got.answer_headers["retry-after"]
+
+    sent = await send(gateway, "a0", "a1")
+    assert await refused() == "1"
+    queues[MODEL].last_wait_seconds = 5.0
+    queues["another"] = type(queues[MODEL])()
+    queues["another"].last_wait_seconds = 3.0
+    assert await refused() == "5"
+    queues[MODEL].last_wait_seconds = 3600.0
+    assert await refused() == "7"
+    gate.open(2)
+    await asyncio.gather(*sent)
+    queues[MODEL].last_wait_seconds = 5.0  # while nothing waits it ages
+    sent = await send(gateway, "a2", "a3")
+    assert await refused() == "1"
+    gate.open()
+    assert {got.status for got in await asyncio.gather(*sent)} == {200}
+
+
 @both_doors
 @either_way
 async def test_a_client_that_leaves_frees_its_place_at_once(gateway: Gateway, stream: bool) -> None:
