@@ -26,6 +26,7 @@ from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
+from gateway.upstream.queue_bounds import QueueBounds
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
 from routing.router import AnswerStart, Candidate, Choice, Router, RoutingRequest
@@ -84,7 +85,7 @@ def _nothing(replica_id: UUID) -> Candidate:
 
 
 def _first_replica(running: Runtime) -> Dispatcher:
-    return Dispatcher(running.upstream, FirstReplica(), InFlight(), running.decisions)
+    return Dispatcher(running.upstream, FirstReplica(), InFlight(), QueueBounds(), running.decisions)
 
 
 class NoLog(WalWriter):

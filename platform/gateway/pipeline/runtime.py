@@ -32,6 +32,7 @@ from gateway.upstream import routing_memory
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.decision_log import DecisionLog
 from gateway.upstream.dispatcher import Dispatcher
+from gateway.upstream.queue_bounds import QueueBounds
 from gateway.upstream.routing_exchange import RoutingExchange
 from gateway.upstream.wait_queue import ReplicaQueue
 from routing.router import Boot, Router
@@ -98,7 +99,7 @@ def start(role: str) -> Runtime:
         parsed_requests=ParsedRequestCache(),
         body_memory=BodyMemory(),
         parser_pool=ParserPool(),
-        dispatcher=Dispatcher(upstream, control.router, control.in_flight, decisions),
+        dispatcher=Dispatcher(upstream, control.router, control.in_flight, control.queue_bounds, decisions),
         wal=wal,
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
@@ -135,7 +136,8 @@ class _ControlPlane:
         self.active_requests = ActiveRequests()
         reporter = LoadReporter(process, self.in_flight)
         self.feed = SnapshotFeed(on_change=self._changed, on_poll=reporter.report_if_due)
-        self.replica_queue = ReplicaQueue(self.feed, self.in_flight)
+        self.queue_bounds = QueueBounds()
+        self.replica_queue = ReplicaQueue(self.feed, self.in_flight, self.queue_bounds)
         self.has_other_hosts = False
 
     def rank(self) -> GatewayRank:

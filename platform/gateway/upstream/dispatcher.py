@@ -27,6 +27,7 @@ from gateway.upstream.connection import (
     UpstreamResponse,
 )
 from gateway.upstream.decision_log import DecisionLog
+from gateway.upstream.queue_bounds import QueueBounds
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
 from gateway.upstream.turns import Turn, Turns, Waiting
 from routing import explanation
@@ -107,14 +108,21 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
 class Dispatcher:
     """Chooses replicas with the router and sends requests to their engines."""
 
-    def __init__(self, upstream: UpstreamClient, router: Router, in_flight: InFlight, decisions: DecisionLog) -> None:
+    def __init__(
+        self,
+        upstream: UpstreamClient,
+        router: Router,
+        in_flight: InFlight,
+        bounds: QueueBounds,
+        decisions: DecisionLog,
+    ) -> None:
         self._upstream = upstream
         self._router = router
         self._in_flight = in_flight
         self._decisions = decisions
         self._avoid_until: dict[UUID, float] = {}
         self._suspect_requests = SuspectRequests()
-        self.turns = Turns(router, in_flight, self._usable)
+        self.turns = Turns(router, in_flight, bounds, self._usable)
 
     async def send(self, context: RequestContext, waiting: Waiting, salt: str, meter: Meter) -> EngineReply:
         """Return the first reply that starts; wait for it while every replica is full.

@@ -1,4 +1,4 @@
-"""How much each tenant may have in a queue of this process: requests and bytes, because they wait in memory."""
+"""How much each tenant may have in the queues of this process: requests and bytes, because they wait in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tenants.snapshot.snapshot import Caller
 class QueuedRequest:
     """A request that waits for a replica.
 
-    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time that it
-    has waited so far, as a follower, for a replica and for room on one; all of it counts against ``queue_seconds``.
+    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time that it has
+    waited so far, as a follower, for a replica and for room on one; all of it counts against ``queue_seconds``.
+    ``admitted``: it has waited in one queue of this process, so no other refuses it.
     """
 
     caller: Caller
@@ -26,6 +27,7 @@ class QueuedRequest:
     size_bytes: int
     tokens: int
     waited_seconds: float = 0.0
+    admitted: bool = False
 
     @property
     def left_seconds(self) -> float:
@@ -42,13 +44,15 @@ class _TenantUsage:
 
 
 class QueueBounds:
-    """Counts the requests of one queue. Lives on one event loop."""
+    """Counts the requests in all queues of one process. Lives on one event loop."""
 
     def __init__(self) -> None:
         self._usage: dict[TenantId, _TenantUsage] = {}
 
     def allow(self, request: QueuedRequest) -> bool:
-        """Return whether the tenant may queue one more. No ``await`` between this and :meth:`counted`."""
+        """Return whether the tenant may queue this request. No ``await`` between this and :meth:`counted`."""
+        if request.admitted:
+            return True
         usage = self._usage.get(request.caller.tenant_id, _TenantUsage())
         policy = request.caller.policy
         return usage.requests < policy.queue_requests and usage.size_bytes + request.size_bytes <= policy.queue_bytes
@@ -57,6 +61,7 @@ class QueueBounds:
     def counted(self, request: QueuedRequest) -> Iterator[None]:
         """Count the request, and the time that it waits, inside the ``with`` block."""
         usage = self._usage.setdefault(request.caller.tenant_id, _TenantUsage())
+        request.admitted = True
         usage.requests += 1
         usage.size_bytes += request.size_bytes
         gauge = metrics.QUEUED_REQUESTS.labels(request.model.name)

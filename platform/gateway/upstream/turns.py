@@ -110,10 +110,14 @@ class Turns:
     """The requests of this process that wait for room. Lives on one event loop."""
 
     def __init__(
-        self, router: Router, in_flight: InFlight, usable: Callable[[Collection[UUID]], Sequence[UUID]]
+        self,
+        router: Router,
+        in_flight: InFlight,
+        bounds: QueueBounds,
+        usable: Callable[[Collection[UUID]], Sequence[UUID]],
     ) -> None:
-        """``usable`` leaves out replicas that just failed."""
-        self.bounds = QueueBounds()
+        """``bounds``: of the whole process. ``usable`` leaves out replicas that just failed."""
+        self.bounds = bounds
         self._router = router
         self._in_flight = in_flight
         self._usable = usable
@@ -181,7 +185,8 @@ class Turns:
             self._router.finish(turn.choice, answered=False)
 
     def _require_capacity(self, queue: _ModelQueue, queued: QueuedRequest) -> None:
-        if not self.bounds.allow(queued) or queue.size(_priority(queued)) >= MAX_WAITING:
+        is_full = not queued.admitted and queue.size(_priority(queued)) >= MAX_WAITING
+        if is_full or not self.bounds.allow(queued):
             raise errors.busy_queue_full(queued.model.name, queue.retry_after_seconds(queued))
 
     async def _turn_of(self, queue: _ModelQueue, waiting: Waiting) -> Turn:

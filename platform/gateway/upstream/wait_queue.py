@@ -33,13 +33,18 @@ class ReplicaQueue:
     """The queued requests of this process. Lives on one event loop."""
 
     def __init__(
-        self, feed: SnapshotFeed, in_flight: InFlight, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+        self,
+        feed: SnapshotFeed,
+        in_flight: InFlight,
+        bounds: QueueBounds,
+        *,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        """``heartbeat_seconds``: how often a waiting stream gets a comment."""
+        """``bounds``: of the whole process. ``heartbeat_seconds``: how often a waiting stream gets a comment."""
         self.heartbeat_seconds = heartbeat_seconds
         self._feed = feed
         self._in_flight = in_flight
-        self.bounds = QueueBounds()
+        self.bounds = bounds
         self._changed = asyncio.Event()
 
     def wake(self) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from gateway.errors import Unavailable, no_replica_ready
 from gateway.upstream import wait_queue
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
@@ -229,6 +230,31 @@ async def test_retry_after_is_the_models_own_last_wait_and_no_longer_than_ones_o
     assert await refused() == "1"
     gate.open()
     assert {got.status for got in await asyncio.gather(*sent)} == {200}
+
+
+async def test_one_bound_holds_for_both_queues_and_once_for_each_request(gateway: Gateway) -> None:
+    await gateway.set_policy(queue_requests=1)
+    gate = await fill(gateway)
+    sent = await send(gateway, "a0", "a1")
+    turns, replica_queue = gateway.runtime.components.dispatcher.turns, gateway.runtime.components.replica_queue
+    (waiting,) = turns._queues[MODEL]._classes[1].values()
+    waits = waiting[0].item.waiting
+    guest = dataclasses.replace(waits.queued, admitted=False)
+
+    async def attempt() -> None:
+        """Send nothing."""
+
+    with pytest.raises(Unavailable) as refused:
+        await replica_queue.wait(guest, no_replica_ready(MODEL), attempt)
+    assert refused.value.code == "too_many_held"
+    with turns.bounds.counted(guest):  # it waited for a replica, which is full when it comes
+        pass
+    admitted = asyncio.ensure_future(turns.wait(msgspec.structs.replace(waits, queued=guest)))
+    await until(lambda: admitted.done() or gateway.held() == 2)
+    gate.open()
+    turns.give_back(await admitted)
+    assert {got.status for got in await asyncio.gather(*sent)} == {200}
+    await gateway.idle()
 
 
 @both_doors
