@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -123,8 +124,8 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     admit_seconds: float = 0.0
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
-    #: A replica has the request, so the client waits for an engine and not for a replica.
-    at_engine: bool = False
+    #: What a request that is not answered yet waits for: a replica, room on one, or the engine that has it.
+    waits_for: Literal["replica", "room", "engine"] = "replica"
     #: How many engines have failed on it before its first byte.
     failed_engines: int = 0
 

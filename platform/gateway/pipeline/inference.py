@@ -145,13 +145,12 @@ class Inference:
     async def _send(self, ask: RoutingRequest, queued: QueuedRequest, policy: CachePolicy) -> StartedReply:
         """Return the first reply of the replicas that are ready. Raises GatewayError, NOT_NOW included."""
         context, timeline = self._context, self._context.timeline
-        timeline.at_engine = True
         try:
             salt = keyspace.cache_salt(context.caller, context.model.name)
             where = Waiting(request=ask, queued=queued, ready=self._ready_replicas)
             reply = await self._components.dispatcher.send(context, where, salt, self._meter)
         except NOT_NOW:
-            timeline.at_engine = False
+            timeline.waits_for = "replica"
             self._meter.engine_failed()
             raise
         # A response of another revision must not be stored under the active revision's cache key.

@@ -121,8 +121,11 @@ class StreamStarter:
 
     def _heartbeat(self) -> Heartbeat:
         def comment() -> str:
-            if self._context.timeline.at_engine or self._coalescer.follows:
+            waits_for = self._context.timeline.waits_for
+            if waits_for == "engine" or self._coalescer.follows:
                 return "waiting for the engine"
+            if waits_for == "room":
+                return "waiting for room on a replica"
             seconds = self._queue.startup_eta_seconds(self._context.model)
             return f"waiting for a replica, which usually takes {seconds:.0f} s"
 

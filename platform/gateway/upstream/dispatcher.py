@@ -133,7 +133,8 @@ class Dispatcher:
         self._suspect_requests.require_trusted(context)
         if context.timeline.failed_engines >= MAX_FAILED_ENGINES:
             raise errors.no_replica_ready(context.model.name)
-        turn = self.turns.at_once(waiting) or await self._wait_for_turn(waiting, meter)
+        turn = self.turns.at_once(waiting) or await self._wait_for_turn(context, waiting, meter)
+        context.timeline.waits_for = "engine"
         call = context.call
         try:
             payload = call.endpoint.engine_body(
@@ -150,8 +151,9 @@ class Dispatcher:
             turn.used(0, 0)
             raise
 
-    async def _wait_for_turn(self, waiting: Waiting, meter: Meter) -> Turn:
+    async def _wait_for_turn(self, context: RequestContext, waiting: Waiting, meter: Meter) -> Turn:
         meter.wait()
+        context.timeline.waits_for = "room"
         return await self.turns.wait(waiting)
 
     async def _send(self, dispatch: _Dispatch) -> EngineReply:

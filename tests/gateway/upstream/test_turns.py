@@ -257,6 +257,22 @@ async def test_one_bound_holds_for_both_queues_and_once_for_each_request(gateway
     await gateway.idle()
 
 
+async def test_a_stream_that_waits_for_room_is_told_so_until_an_engine_has_it(gateway: Gateway) -> None:
+    gateway.send_comments_every(0.05)
+    gate = await fill(gateway)
+    (running,) = await send(gateway, "a0")
+    exchange = gateway.exchange(saying("a1", stream=True))
+    sent = asyncio.ensure_future(exchange.run())
+    await until(lambda: len(exchange.events) >= 2)
+    assert set(exchange.events) == {b": waiting for room on a replica"}
+    gate.open(1)
+    await until(lambda: b": waiting for the engine" in exchange.body)
+    gate.open()
+    await sent
+    assert ((await running).status, exchange.events[-1]) == (200, b"data: [DONE]")
+    await gateway.idle()
+
+
 @both_doors
 @either_way
 async def test_a_client_that_leaves_frees_its_place_at_once(gateway: Gateway, stream: bool) -> None:
