@@ -139,7 +139,11 @@ class TenantPolicy(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "version"), name="policy_version_once"),
-            models.CheckConstraint(name="policy_priority_known", condition=Q(priority__in=("low", "standard", "high"))),
+            models.CheckConstraint(
+                name="policy_priority_known",
+                # Not IN, which PostgreSQL writes in another way once it was dumped and restored.
+                condition=Q(priority="low") | Q(priority="standard") | Q(priority="high"),
+            ),
             models.CheckConstraint(name="policy_weight_in_range", condition=Q(weight__range=(1, LARGEST_WEIGHT))),
             models.CheckConstraint(
                 name="policy_queue_seconds_in_range", condition=Q(queue_seconds__range=(0, LONGEST_QUEUE_SECONDS))

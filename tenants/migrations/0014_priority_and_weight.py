@@ -25,7 +25,9 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             "tenantpolicy",
             models.CheckConstraint(
-                name="policy_priority_known", condition=models.Q(priority__in=("low", "standard", "high"))
+                name="policy_priority_known",
+                # Not IN, which PostgreSQL writes in another way once it was dumped and restored.
+                condition=models.Q(priority="low") | models.Q(priority="standard") | models.Q(priority="high"),
             ),
         ),
         migrations.AddConstraint(
