@@ -32,7 +32,7 @@ LARGEST_SURPRISE = 4.0
 #: The least share of its time that an engine is assumed to be free, so that a price stays finite.
 LEAST_FREE = 0.1
 #: A replica is behind when the prompts before a new one take longer than this, seconds: long enough to keep the engine
-#: busy until the next request is sent to it. What is already there delays whoever comes next.
+#: busy until the next request is sent to it.
 BEHIND_SECONDS = 0.05
 #: How old a view of the other processes may be, seconds; and after how long without a word from one its requests that
 #: have no token yet no longer hold a backlog up.

@@ -28,15 +28,16 @@ FROM_PEERS = 0.8
 DEFAULT_PREFIXES = 1 << 22
 DEFAULT_SESSIONS = 1 << 17
 LOOK_SECONDS = 1.0
+#: Where no model says how long a prompt may be.
 MOST_PROMPT_TOKENS = 1 << 31
-#: At most so many prompts of running requests are counted as used for one choice, so that none takes long.
+#: How many prompts of running requests one choice counts as used, at most, so that no choice takes long.
 MOST_KEPT = 2
-#: Over about how many ended requests the tokens that each needs are averaged.
+#: The tokens that a request needs are averaged over about this many that ended.
 RECENT_REQUESTS = 32
-#: How much of a prompt that is known to have been sent must be missing from an engine's cache before that is believed:
-#: an estimate of a part's tokens, from its bytes, may be wrong by nearly as much.
+#: An answer shows an eviction only if more than this share of the expected tokens was not cached: tokens are estimated
+#: from bytes, and for a part of a prompt such an estimate may be wrong by nearly as much.
 MISSING_SHARE = 0.5
-#: Fewer tokens that are missing from what was assumed show nothing.
+#: And only if more than this many tokens were not cached.
 LEAST_CORRECTED_TOKENS = 512
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001

@@ -25,7 +25,7 @@ from benchmarks.routing.simulator import Simulation, engines
 from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS, Draw
 
 PERCENTS = (50, 90, 99)
-#: Of the first four tenants together.
+#: Share of the engines' capacity that the four quiet tenants use together.
 LOAD = 0.5
 
 

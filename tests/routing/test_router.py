@@ -345,13 +345,25 @@ def test_a_request_that_no_engine_answers_leaves_no_trace(router: Router, clock:
     assert again.warm_tokens == 0
 
 
-def test_answers_that_were_not_cached_show_that_a_cache_was_emptied(router: Router, clock: Clock) -> None:
-    """An engine's cache is reset; twenty documents filled it before."""
+def filled(router: Router, clock: Clock, *, cache_tokens: int) -> UUID:
+    """Return a replica whose engine has answered questions about twenty documents, one a second."""
     (only,) = replicas(1)
-    router.follow({only: Boot(cache_tokens=30_000)})
+    router.follow({only: Boot(cache_tokens=cache_tokens)})
     for number in range(20):
         clock.now += 1
         serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    return only
+
+
+def warm_documents(router: Router, clock: Clock, replica: UUID) -> list[bool]:
+    """Return for each of the twenty documents whether it is known to be warm."""
+    documents = [ask(user(f"{number:2}" + DOCUMENT)) for number in range(20)]
+    return [router.costs(each, [replica], clock.now)[0].warm_tokens > 0 for each in documents]
+
+
+def test_answers_that_were_not_cached_show_that_a_cache_was_emptied(router: Router, clock: Clock) -> None:
+    """An engine's cache is reset; twenty documents filled it before."""
+    only = filled(router, clock, cache_tokens=30_000)
     warm = []
     for number in reversed(range(20)):
         clock.now += 1
@@ -383,44 +395,29 @@ def test_a_prompt_that_is_being_answered_is_never_evicted(router: Router, clock:
 
 def test_one_prompt_that_was_not_held_says_nothing_of_others(router: Router, clock: Clock) -> None:
     """A client can make an engine compute what it holds, by fields that change a prompt and not its links."""
-    (only,) = replicas(1)
-    router.follow({only: Boot(cache_tokens=60_000)})
-    for number in range(20):
-        clock.now += 1
-        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    only = filled(router, clock, cache_tokens=60_000)
     for _ in range(10):
         clock.now += 1
         choice = router.choose(ask(user("19" + DOCUMENT)), [only])
         answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
-    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
-    assert all(each.warm_tokens > 0 for each in costs)
+    assert warm_documents(router, clock, only) == [True] * 20
 
 
 def test_a_wrong_estimate_of_a_parts_tokens_is_no_contradiction(router: Router, clock: Clock) -> None:
-    (only,) = replicas(1)
-    router.follow({only: Boot(cache_tokens=30_000)})
-    for number in range(20):
-        clock.now += 1
-        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    only = filled(router, clock, cache_tokens=30_000)
     for number in (18, 19):
         choice = router.choose(ask(user(f"{number:2}" + DOCUMENT)), [only])
         held = choice.held_tokens
         answer(router, choice, computed_tokens=choice.prefix.tokens - held * 3 // 4, cached_tokens=held * 3 // 4)
-    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
-    assert all(each.warm_tokens > 0 for each in costs)
+    assert warm_documents(router, clock, only) == [True] * 20
 
 
 def test_two_answers_give_up_a_small_part_of_what_is_known(router: Router, clock: Clock) -> None:
-    (only,) = replicas(1)
-    router.follow({only: Boot(cache_tokens=30_000)})
-    for number in range(20):
-        clock.now += 1
-        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    only = filled(router, clock, cache_tokens=30_000)
     for number in (18, 19):
         choice = router.choose(ask(user(f"{number}" + DOCUMENT)), [only])
         answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
-    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
-    assert [each.warm_tokens > 0 for each in costs] == [False] * 3 + [True] * 17
+    assert warm_documents(router, clock, only) == [False] * 3 + [True] * 17
 
 
 def test_a_replica_that_comes_back_is_warm_if_its_engine_never_ended(router: Router) -> None:

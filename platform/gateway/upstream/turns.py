@@ -20,7 +20,7 @@ from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Priority, Ticket
 from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
 
-#: While requests wait, how often to look whether a replica has room: other processes and the clock wake nobody.
+#: While requests wait, seconds between two looks for room: other processes do not signal that one of theirs ended.
 LOOK_SECONDS = 0.005
 #: Requests that wait for one model in this process, of each class. Each tenant's policy bounds its own before.
 MAX_WAITING = 4096
@@ -42,7 +42,7 @@ class Turn:
     __slots__ = ("_charge", "choice", "endpoints")
 
     def __init__(self, choice: Choice | None, endpoints: Sequence[Endpoint], charge: _Charge | None = None) -> None:
-        """``charge`` is None for a request that did not wait: while nobody waits nothing is to be shared."""
+        """``charge`` is None for a request that did not wait; such requests are not counted."""
         self.choice = choice
         self.endpoints = endpoints
         self._charge = charge
@@ -73,7 +73,7 @@ class _Charge:
         queue.take(ticket, self._expected)
 
     def add_output(self, tokens: int) -> None:
-        """Charge for an answer of so many tokens, less what was charged for it before."""
+        """Charge for an answer of ``tokens`` in all, less what was charged for it before."""
         self._queue.charge(self._ticket, OUTPUT_WEIGHT * (tokens - self._output))
         self._output = tokens
 

@@ -43,7 +43,7 @@ class Gate:
         return await hello(request, body)
 
     def open(self, answers: int = 1000) -> None:
-        """Let so many requests be answered."""
+        """Let this many requests be answered."""
         for _ in range(answers):
             self._let.release()
 
