@@ -71,7 +71,7 @@ class Runtime:
             await client.close()
         self.components.refusals.close()
         if self.routing_file is not None:
-            self.routing_file.close()
+            routing_memory.close(self.routing_file)
         self.key_locks.close()
         self.wal.close()
 

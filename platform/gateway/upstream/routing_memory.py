@@ -35,6 +35,12 @@ def open_shared() -> SharedFile | None:
     return found
 
 
+def close(file: SharedFile) -> None:
+    """Leave the other processes."""
+    metrics.ROUTING_PROCESSES.set_function(lambda: 0)  # metrics may be read for as long as this process exists
+    file.close()
+
+
 def private() -> SharedState:
     """Return a memory of this process alone."""
     metrics.ROUTING_PROCESSES.set_function(lambda: 1)

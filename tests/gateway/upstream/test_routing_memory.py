@@ -21,7 +21,8 @@ def test_processes_join_and_leave(settings: LazySettings, tmp_path: Path) -> Non
     assert one.count() == other.count() == _shown() == 2
     one.close()
     assert _shown() == 1
-    other.close()
+    routing_memory.close(other)
+    assert _shown() == 0
     assert not list(tmp_path.iterdir())
 
 
