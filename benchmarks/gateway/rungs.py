@@ -26,7 +26,7 @@ from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.queue_bounds import QueueBounds
+from gateway.upstream.queue.bounds import QueueBounds
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
 from routing.router import AnswerStart, Candidate, Choice, Router, RoutingRequest

@@ -1,4 +1,4 @@
-"""Hearth's own routing code behind its own fair queue, as gateways have them (``gateway.upstream.turns``)."""
+"""Hearth's own routing code behind its own fair queue, as gateways have them (``gateway.upstream.queue.turns``)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def gateways(
 
 
 class _Channel:
-    """Between hosts: what the gateway does through Redis (``gateway.control_plane.routing_exchange``)."""
+    """Between hosts: what the gateway does through Redis (``gateway.upstream.routing.exchange``)."""
 
     def __init__(self, hosts: Sequence[Sequence[Hearth]]) -> None:
         self._due = EVERY_SECONDS

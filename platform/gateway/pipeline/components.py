@@ -18,7 +18,7 @@ from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.request import Request, RequestContext, Response
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.wait_queue import ReplicaQueue
+from gateway.upstream.queue.wait_queue import ReplicaQueue
 from tenants.snapshot.snapshot import Caller
 
 #: Stores a deferred request and returns the 202 response.

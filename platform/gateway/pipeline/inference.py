@@ -23,9 +23,9 @@ from gateway.pipeline.components import Components
 from gateway.protocols.endpoint import Usage
 from gateway.request import JSON, Headers, Request, RequestContext, Response
 from gateway.streaming.start import StartedReply, StreamStarter, add_route_headers
-from gateway.upstream import routing_request
-from gateway.upstream.queue_bounds import QueuedRequest
-from gateway.upstream.turns import Waiting
+from gateway.upstream.queue.bounds import QueuedRequest
+from gateway.upstream.queue.turns import Waiting
+from gateway.upstream.routing import request as routing_request
 from routing.router import RoutingRequest
 from tenants.isolation import keyspace
 from workers.serving.endpoints import Endpoint

@@ -28,13 +28,13 @@ from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
-from gateway.upstream import routing_memory
 from gateway.upstream.client import UpstreamClient
-from gateway.upstream.decision_log import DecisionLog
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.queue_bounds import QueueBounds
-from gateway.upstream.routing_exchange import RoutingExchange
-from gateway.upstream.wait_queue import ReplicaQueue
+from gateway.upstream.queue.bounds import QueueBounds
+from gateway.upstream.queue.wait_queue import ReplicaQueue
+from gateway.upstream.routing import memory as routing_memory
+from gateway.upstream.routing.decision_log import DecisionLog
+from gateway.upstream.routing.exchange import RoutingExchange
 from routing.router import Boot, Router
 from routing.shared_file import SharedFile
 

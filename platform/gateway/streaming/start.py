@@ -16,7 +16,7 @@ from gateway.streaming.engine_stream import EngineStream
 from gateway.streaming.follower_stream import FollowerStream
 from gateway.streaming.pending_stream import PendingStream, done_within
 from gateway.upstream.dispatcher import EngineReply
-from gateway.upstream.wait_queue import ReplicaQueue
+from gateway.upstream.queue.wait_queue import ReplicaQueue
 from routing import explanation
 from tenants.isolation import keyspace
 

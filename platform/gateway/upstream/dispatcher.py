@@ -26,10 +26,10 @@ from gateway.upstream.connection import (
     UpstreamError,
     UpstreamResponse,
 )
-from gateway.upstream.decision_log import DecisionLog
-from gateway.upstream.queue_bounds import QueueBounds
+from gateway.upstream.queue.bounds import QueueBounds
+from gateway.upstream.queue.turns import Turn, Turns, Waiting
+from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
-from gateway.upstream.turns import Turn, Turns, Waiting
 from routing import explanation
 from routing.explanation import PrefixMatch
 from routing.router import AnswerStart, Choice, Router, RoutingRequest

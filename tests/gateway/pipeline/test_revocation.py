@@ -21,7 +21,7 @@ from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import CHUNKS, ScriptedEngine, events, silence, streaming
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, in_database, until
-from tests.gateway.upstream.test_wait_queue import hold, put_to_sleep, wake_up
+from tests.gateway.upstream.queue.test_wait_queue import hold, put_to_sleep, wake_up
 from tests.tenants.customers import OPERATOR, Customer
 
 ELSEWHERE = ["192.0.2.0/24"]

@@ -21,7 +21,7 @@ from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.engine_fields import MAX_GRAMMAR, MAX_ITEMS
 from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, Call
 from gateway.protocols.validators import MAX_INPUTS, MAX_MESSAGES
-from gateway.upstream import routing_request
+from gateway.upstream.routing import request as routing_request
 from routing.sessions import LONGEST_TTL_SECONDS
 from tenants.caller_limits import LONGEST_SESSION_SECONDS
 from tenants.ids import RevisionId, TenantId, new_id

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from gateway.errors import NotReady, no_replica_ready
-from gateway.upstream.queue_bounds import QueuedRequest
+from gateway.upstream.queue.bounds import QueuedRequest
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange

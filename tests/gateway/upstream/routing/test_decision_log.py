@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gateway.redis_client.client import RedisClient
-from gateway.upstream import decision_log
-from gateway.upstream.decision_log import KEPT_SECONDS, DecisionLog
+from gateway.upstream.routing import decision_log
+from gateway.upstream.routing.decision_log import KEPT_SECONDS, DecisionLog
 from routing import decision_record
 from routing.decision_record import KEY
 from routing.explanation import Decision

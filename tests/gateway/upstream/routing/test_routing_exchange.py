@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.redis_client.client import RedisClient
-from gateway.upstream.routing_exchange import CHANNEL, RoutingExchange
+from gateway.upstream.routing.exchange import CHANNEL, RoutingExchange
 from routing.router import Boot, Router
 from routing.shared_state import private
 from tests.gateway.fixtures.private_redis import PrivateRedis

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
-from gateway.upstream.queue_bounds import QueueBounds, QueuedRequest
+from gateway.upstream.queue.bounds import QueueBounds, QueuedRequest
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Priority, Ticket
 from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from gateway.errors import Unavailable, no_replica_ready
-from gateway.upstream import wait_queue
+from gateway.upstream.queue import wait_queue
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange

@@ -9,7 +9,7 @@ import pytest
 from django.conf import LazySettings
 
 from gateway import metrics
-from gateway.upstream import routing_memory
+from gateway.upstream.routing import memory as routing_memory
 
 
 def test_processes_join_and_leave(settings: LazySettings, tmp_path: Path) -> None:

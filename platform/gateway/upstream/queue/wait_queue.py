@@ -15,7 +15,7 @@ from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
-from gateway.upstream.queue_bounds import QueueBounds, QueuedRequest
+from gateway.upstream.queue.bounds import QueueBounds, QueuedRequest
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
