@@ -38,6 +38,9 @@ BEHIND_SECONDS = 0.05
 #: have no token yet no longer hold a backlog up.
 PEERS_SECONDS = 0.005
 SILENT_SECONDS = 5.0
+#: For how long the oldest prompt without a token holds the backlog up, beyond LARGEST_SURPRISE times what it should
+#: take: then its engine is taken to be stuck with this one request, and to have computed those before a new one.
+STUCK_SECONDS = 10.0
 
 
 #: What a message of another host may say, in which times are before that of the message.
@@ -248,8 +251,8 @@ class ReplicaLoad(Generic[R]):
         others = self._peers(now)
         if not self._waiting and not others.oldest:
             return False
-        done = max(self._done, others.done[0])
-        unanswered = any(done < position < inf for position in (self._oldest(done), *others.oldest))
+        done, at = max(others.done, (self._done, self._done_at))
+        unanswered = any(_holds(position, done, now - at) for position in (self._oldest(done), *others.oldest))
         return unanswered and self._backlog(others, now) > BEHIND_SECONDS
 
     def send(self, request: R, seconds: float, now: float, *, streamed: bool) -> None:
@@ -351,7 +354,7 @@ class ReplicaLoad(Generic[R]):
         position, at = max(others.done, (self._done, self._done_at))
         done = position + now - at
         for oldest in (self._oldest(position), *others.oldest):
-            if position < oldest < done:
+            if oldest < done and _holds(oldest, position, now - at):
                 done = oldest
         return max(0.0, self._position(others) - done)
 
@@ -368,6 +371,14 @@ class ReplicaLoad(Generic[R]):
                 self._learned_seconds, self._learned_tokens, self._learned_at, *self._decode.sums, now,
             )
         )  # fmt: skip
+
+
+def _holds(oldest: float, done: float, seconds: float) -> bool:
+    """Return whether a prompt without a token holds the work up that follows it.
+
+    ``oldest``: its position. ``seconds``: for how long the work up to ``done`` has been known to be done.
+    """
+    return done < oldest < inf and seconds < STUCK_SECONDS + LARGEST_SURPRISE * (oldest - done)
 
 
 def _left(seconds: float, of: float) -> float:

@@ -37,7 +37,8 @@ def test_while_a_streamed_request_has_no_token_what_follows_it_is_not_done() -> 
     load: ReplicaLoad[str] = ReplicaLoad()
     load.send("late", 1.0, 0.0, streamed=True)
     load.send("next", 3.0, 0.0, streamed=True)
-    assert load.estimate(100.0).backlog == pytest.approx(3.0)
+    assert load.estimate(10.0).backlog == pytest.approx(3.0)
+    assert load.estimate(100.0).backlog == 0.0  # its engine is stuck with it alone
     load.answered("late", 0.0, 100.0)
     assert load.estimate(101.0).backlog == pytest.approx(2.0)
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from routing.prefix_hash import CHUNK_BYTES
-from routing.replica_load import BEHIND_SECONDS, PRIOR_SECONDS_PER_TOKEN
+from routing.replica_load import BEHIND_SECONDS, LARGEST_SURPRISE, PRIOR_SECONDS_PER_TOKEN, STUCK_SECONDS
 from routing.router import Boot, Choice, Router
 from routing.shared_state import private
 from tests.routing.prompts import ask, replicas, user
@@ -88,6 +88,19 @@ def test_while_a_long_prompt_is_computed_it_has_no_room(router: Router, clock: C
 
 def test_an_engine_that_is_faster_than_expected_is_not_held_up_by_a_whole_answer(router: Router) -> None:
     send(router, LONG, streamed=False)
+    assert router.has_room(ONLY, None)
+
+
+def test_a_prompt_that_gets_no_token_keeps_others_out_for_a_while_only(router: Router, clock: Clock) -> None:
+    stuck = send(router, LONG, streamed=True)
+    send(router, LONG.replace("w", "v"), streamed=True)
+    clock.now += STUCK_SECONDS
+    assert not router.has_room(ONLY, None)
+    clock.now += 2 * LARGEST_SURPRISE * stuck.prefill
+    assert router.has_room(ONLY, None)
+    later = send(router, LONG.replace("w", "u"), streamed=True)
+    assert not router.has_room(ONLY, None)
+    router.answered(later, streamed=True)
     assert router.has_room(ONLY, None)
 
 
