@@ -68,6 +68,10 @@ class FairQueue(Generic[T]):
         """Return how many requests of a class wait."""
         return self._sizes[priority]
 
+    def size_of(self, tenant: UUID, priority: Priority) -> int:
+        """Return how many requests of a tenant wait in a class."""
+        return len(self._classes[priority].get(tenant, ()))
+
     def counter(self, tenant: UUID, priority: Priority = Priority.STANDARD) -> float:
         """Return a tenant's counter in a class."""
         return self._counters[priority].get(tenant, self._least[priority])

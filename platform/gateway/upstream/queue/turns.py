@@ -22,7 +22,8 @@ from workers.serving.endpoints import Endpoint
 
 #: While requests wait, seconds between two looks for room: other processes do not signal that one of theirs ended.
 LOOK_SECONDS = 0.005
-#: Requests that wait for one model in this process, of each class. Each tenant's policy bounds its own before.
+#: Requests that wait for one model in this process, of each class. Each tenant's policy bounds its own before, and a
+#: tenant has no more of these places than are free: one alone half of them, two a third each.
 MAX_WAITING = 4096
 
 Outcome = Literal["served", "refused", "expired", "client_gone"]
@@ -185,8 +186,9 @@ class Turns:
             self._router.finish(turn.choice, answered=False)
 
     def _require_capacity(self, queue: _ModelQueue, queued: QueuedRequest) -> None:
-        is_full = not queued.admitted and queue.size(_priority(queued)) >= MAX_WAITING
-        if is_full or not self.bounds.allow(queued):
+        priority = _priority(queued)
+        own, free = queue.size_of(queued.caller.tenant_id, priority), MAX_WAITING - queue.size(priority)
+        if (not queued.admitted and own >= free) or not self.bounds.allow(queued):
             raise errors.busy_queue_full(queued.model.name, queue.retry_after_seconds(queued))
 
     async def _turn_of(self, queue: _ModelQueue, waiting: Waiting) -> Turn:

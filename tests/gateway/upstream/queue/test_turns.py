@@ -205,6 +205,16 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     assert {got.status for got in await asyncio.gather(*sent)} == {200}
 
 
+async def test_no_tenant_takes_every_place_of_its_class(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.queue.turns.MAX_WAITING", 4)
+    gate = await fill(gateway)
+    sent = await send(gateway, "a0", "a1", "a2")
+    assert told(await gateway.ask(saying("a3"))) == (503, "too_many_held")
+    sent += await send(gateway, "g0", key=gateway.world.globex.secret)
+    gate.open()
+    assert {got.status for got in await asyncio.gather(*sent)} == {200}
+
+
 async def test_retry_after_is_the_models_own_last_wait_and_no_longer_than_ones_own(gateway: Gateway) -> None:
     await gateway.set_policy(queue_requests=1, queue_seconds=7)
     gate = await fill(gateway)
