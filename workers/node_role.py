@@ -62,6 +62,7 @@ UPDATE: Mapping[str, str] = {
     "workers_slot": "index, memory_bytes, health, fault",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
+    # cached_blocks is for agents of the version before, which go on while an upgrade runs.
     "workers_replica": (
         f"desired_state, leaving, state, state_since, generation, host, port, {_PROCESS}, attempts, next_attempt_at, "
         "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "

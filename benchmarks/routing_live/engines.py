@@ -102,7 +102,7 @@ def _start(site: Site, workload: Workload, number: int, slowdown: float) -> Engi
         *("--prefill-tokens-per-second", str(workload.tokens_per_second)),
         *("--max-num-batched-tokens", str(MAX_STEP_TOKENS), "--step-seconds", str(STEP_SECONDS * slowdown)),
         *("--sequence-seconds", str(SEQUENCE_SECONDS * slowdown)),
-        *("--kv-events-endpoint", events),
+        *("--kv-events-config", json.dumps({"endpoint": events})),
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1"}
     return Engine(port=port, events=events, running=site.start(f"engine-{number}-{port}", command, environment))

@@ -167,7 +167,7 @@ def _step_the_clock(seconds: Sequence[float]) -> Strike:
 KILLS = [Fault(f"kill {name}", _kill(name), 3) for name in (*ROLES, *SERVERS, *ENGINE_KINDS)]
 PAUSES = [
     Fault(f"pause {name}", _pause(name))
-    for name in ("gateway", "drain", "agent", "control", "inference", "portal", *SERVERS, "engine", "relay")
+    for name in ("gateway", "drain", "agent", "control", "inference", "portal", *SERVERS, "engine")
 ]
 FAULTS: tuple[Fault, ...] = (
     *KILLS,
@@ -186,7 +186,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("engine slow", _engine_fault(latency=2.0)),
     Fault("engine hangs", _engine_fault(hang_after_tokens=3)),
     Fault("engine unhealthy", _engine_fault(unhealthy=1)),
-    Fault("engine loses KV events", _engine_fault(drop_events=0.5)),
     Fault("log's disk full", _fill_the_disk, 3, needs_small_disk=True),
     Fault("clock steps forward", _step_the_clock((0.5, 5, 60, 3600)), needs_moving_clock=True),
     Fault("clock steps back", _step_the_clock((-0.5, -5, -60)), needs_moving_clock=True),

@@ -41,7 +41,7 @@ FAST, SLOW = "hearth-tiny", "chaos-slow"
 GATEWAYS = 2
 REPLICAS = {FAST: 2, SLOW: 2}
 SERVERS = ("postgres", "redis")
-ENGINE_KINDS = ("engine", "placeholder", "relay")
+ENGINE_KINDS = ("engine", "placeholder")
 ROLES = ("gateway", "gateway-2", "portal", "drain", "agent", "control", "inference", "beat")
 LOG_BYTES = 64 * 1024**2
 READY_SECONDS = 180
@@ -122,8 +122,6 @@ class World:
         elif name == "postgres":
             cluster = self.instance.postgres(secrets.load(self.folder))
             found = [cluster.process() if cluster else None]
-        elif name == "relay":
-            found = [process for process in self.ours() if "workers.kv_relay" in command_line(process.pid)]
         else:
             entries = [json.loads(file.read_text()) for file in sorted((self.folder / "engines").glob("*.json"))]
             found = [
@@ -140,7 +138,7 @@ class World:
 
     def ready(self) -> bool:
         """Say whether every role runs and every replica is ready, as the operator is told."""
-        if not all(self.pids(name) for name in (*ROLES, "supervisor", *SERVERS, "relay")):
+        if not all(self.pids(name) for name in (*ROLES, "supervisor", *SERVERS)):
             return False
         if len(self.pids("engine")) != sum(REPLICAS.values()):
             return False
@@ -173,7 +171,7 @@ class World:
 
     def resident_mib(self) -> dict[str, float]:
         """Return the resident memory of each role and server, MiB."""
-        names = (*ROLES, *SERVERS, "relay")
+        names = (*ROLES, *SERVERS)
         return {name: _resident_mib(pids[0]) for name in names if (pids := self.pids(name))}
 
     def strays(self) -> list[str]:

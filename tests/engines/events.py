@@ -33,8 +33,7 @@ class Listener:
         self._socket = context.socket(zmq.SUB)
         self._socket.subscribe(b"")
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        assert replica.spec.kv_events_endpoint is not None
-        self._socket.connect(replica.spec.kv_events_endpoint)
+        self._socket.connect(replica.events)
 
     async def connected(self) -> None:
         """Wait until the engine has accepted the connection, which takes longer on a busy one."""
@@ -59,8 +58,7 @@ class Listener:
         """Request the messages from number ``first`` on."""
         dealer = self._context.socket(zmq.DEALER)
         try:
-            assert self._replica.spec.kv_replay_endpoint is not None
-            dealer.connect(self._replica.spec.kv_replay_endpoint)
+            dealer.connect(self._replica.replayed_events)
             await dealer.send_multipart((b"", first.to_bytes(8, "big")))
             batches: list[Batch] = []
             async with asyncio.timeout(15):

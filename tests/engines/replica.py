@@ -26,6 +26,9 @@ API_KEY = "test-key-of-one-engine"
 CONTEXT_TOKENS = 8192
 BLOCK_TOKENS = 32
 BLOCKS = 300
+TOPIC = "kv@replica-1@tiny"
+#: Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
+WHOLE_HASHES = {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,16 @@ class Replica:
     @property
     def group(self) -> int:
         return self.process.pid
+
+    @property
+    def events(self) -> str:
+        """The ZMQ endpoint of its KV events."""
+        return _events(self.spec.log_path.parent)
+
+    @property
+    def replayed_events(self) -> str:
+        """The ZMQ endpoint that repeats them."""
+        return _replayed_events(self.spec.log_path.parent)
 
     def log(self) -> str:
         """Return the end of the engine's log."""
@@ -70,12 +83,25 @@ def spec_for(folder: Path, **changes: Any) -> EngineSpec:
         "log_path": folder / "engine.log",
         "context_length_tokens": CONTEXT_TOKENS,
         "block_size_tokens": BLOCK_TOKENS,
-        "kv_events_endpoint": f"ipc://{folder}/events.sock",
-        "kv_replay_endpoint": f"ipc://{folder}/replay.sock",
         "development_routes": True,
-        "engine_args": ("--num-gpu-blocks-override", str(BLOCKS)),
+        "engine_args": ("--num-gpu-blocks-override", str(BLOCKS), *events_arguments(folder)),
     }
     return EngineSpec(**(given | changes))
+
+
+def events_arguments(folder: Path) -> tuple[str, str]:
+    """Return the arguments that let an engine publish KV events; Hearth's own engines do not."""
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": TOPIC}
+    config |= {"endpoint": _events(folder), "replay_endpoint": _replayed_events(folder)}
+    return "--kv-events-config", json.dumps(config)
+
+
+def _events(folder: Path) -> str:
+    return f"ipc://{folder}/events.sock"
+
+
+def _replayed_events(folder: Path) -> str:
+    return f"ipc://{folder}/replay.sock"
 
 
 @contextlib.contextmanager
@@ -89,7 +115,7 @@ def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replic
         with spec.log_path.open("wb") as log:
             process = subprocess.Popen(
                 [*command.argv, *extra_arguments],
-                env=command.environment(os.environ),
+                env=command.environment(os.environ) | WHOLE_HASHES,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

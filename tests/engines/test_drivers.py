@@ -1,6 +1,5 @@
 """The commands that the drivers make."""
 
-import json
 import os
 from pathlib import Path
 
@@ -129,22 +128,7 @@ def test_block_hashes_can_be_reproduced(tmp_path: Path) -> None:
     command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, hash_seed="3"))
     assert flag(command, "--prefix-caching-hash-algo") == "sha256_cbor"
     assert flag(command, "--block-size") == "32"
-    assert command.env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] == "0"
     assert command.env["PYTHONHASHSEED"] == "3"
-
-
-def test_events_are_published_only_when_asked_for(tmp_path: Path) -> None:
-    driver = vllm(EngineKind.VLLM_CPU)
-    published = driver.command(spec_for(tmp_path, kv_events_endpoint="ipc:///e", kv_replay_endpoint="ipc:///r"))
-    assert json.loads(flag(published, "--kv-events-config")) == {
-        "enable_kv_cache_events": True,
-        "publisher": "zmq",
-        "endpoint": "ipc:///e",
-        "topic": "kv@replica-1@tiny",
-        "replay_endpoint": "ipc:///r",
-    }
-    silent = driver.command(spec_for(tmp_path, kv_events_endpoint=None))
-    assert "--kv-events-config" not in silent.argv
 
 
 @pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])

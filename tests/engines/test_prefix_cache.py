@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.engines.events import listening
 from tests.engines.reference_hashes import chain
-from tests.engines.replica import BLOCK_TOKENS, Client, Replica
+from tests.engines.replica import BLOCK_TOKENS, TOPIC, Client, Replica
 
 TEXT = "/v1/completions"
 
@@ -128,7 +128,7 @@ async def test_missed_events_are_replayed(replica: Replica, client: Client, prom
     async with listening(replica) as listener:
         await complete(client, prompt, salt)
         first = await listener.batch()
-        assert first.topic == "kv@replica-1@tiny"
+        assert first.topic == TOPIC
         await complete(client, prompt[::-1], salt)
         second = await listener.batch()
         assert await listener.replay(first.number) == [first, second]

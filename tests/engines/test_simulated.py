@@ -121,13 +121,11 @@ async def test_a_stream_sends_nothing_before_its_first_token(path: str) -> None:
         await client.settles("vllm:num_requests_running", 0)
 
 
-async def test_lost_events_leave_a_gap_that_can_be_replayed() -> None:
+async def test_events_can_be_replayed_from_any_batch() -> None:
     async with simulated() as client, listening(client.replica) as listener:
-        prompts = [[300 + number] * 40 for number in range(3)]
-        for number, prompt in enumerate(prompts):
-            await client.post("/_sim/faults", {"drop-events": int(number == 1)})
-            await client.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
-        assert [(await listener.batch()).number for _ in range(2)] == [0, 2]
+        for number in range(3):
+            await client.post("/v1/completions", {"prompt": [300 + number] * 40, "max_tokens": 1})
+        assert [(await listener.batch()).number for _ in range(3)] == [0, 1, 2]
         assert [batch.number for batch in await listener.replay(1)] == [1, 2]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.engines.replica import Replica, spec_for, wait_until_healthy
+from tests.engines.replica import WHOLE_HASHES, Replica, events_arguments, spec_for, wait_until_healthy
 from workers import processes
 from workers.engines import zygote_client
 from workers.engines.choice import driver_for
@@ -69,6 +69,7 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
     folder = Path(tempfile.mkdtemp(prefix="zygote-"))
     try:
         spec = spec_for(folder, **changes)
+        spec = replace(spec, engine_args=(*spec.engine_args, *events_arguments(folder)))
         # It is not known yet which replica it will be.
         expected = replace(spec, replica_id="nobody", served_name="another", port=9, development_routes=False)
         command = driver_for(kind).zygote(expected, folder / "zygote.sock")
@@ -76,7 +77,7 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
         with (folder / "zygote.log").open("wb") as log:
             process = subprocess.Popen(
                 command.argv,
-                env=command.environment(os.environ),
+                env=command.environment(os.environ) | WHOLE_HASHES,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

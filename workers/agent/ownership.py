@@ -15,7 +15,6 @@ from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
 from workers.agent.processes import adoption
 from workers.agent.processes.engine import EngineProcesses
-from workers.agent.processes.kv_relay import RelayProcess
 from workers.agent.processes.paths import AgentPaths, Folders
 from workers.agent.processes.slot_guard import SlotGuard
 from workers.agent.processes.zygote import ZygoteProcesses
@@ -64,11 +63,9 @@ class NodeOwnership:
             rows, self._engines, self._placeholders, self._slot_guard, wake_event, timeouts, counters
         )
         prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
-        self._relay = RelayProcess(self._paths)
         probes = ProbeSchedule(prober, wake_event, timeouts)
         self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, probes, wake_event, timeouts)
         self._swept_at = self._looked_at = time.monotonic()
-        self._counted_at = 0.0
 
     def begin(self) -> int:
         """Adopt what an earlier agent left, kill processes without an owner, and register the devices.
@@ -109,9 +106,6 @@ class NodeOwnership:
             {*(row.replica_id for row in rows), *(row.placeholder_id for row in placeholders)}
         )
         now = time.monotonic()
-        if now - self._counted_at >= self._timeouts.observe_seconds:
-            self._counted_at = now
-            self._observe_relay()
         if now - self._looked_at >= self._timeouts.devices_seconds:
             self._looked_at = now
             self._check_devices()
@@ -146,14 +140,6 @@ class NodeOwnership:
                     self._replicas.keep(promoted)
             else:
                 self._starter.abandon(row, zygote, f"the replica was {row.state} when the agent came back")
-
-    def _observe_relay(self) -> None:
-        try:
-            self._relay.keep()
-        except OSError as error:
-            log.error("node %s: its KV relay cannot be started: %s", self._paths.node, error)
-        for replica_id, blocks in self._relay.counts().items():
-            self._replicas.count_blocks(replica_id, blocks)
 
     def _check_devices(self) -> None:
         try:

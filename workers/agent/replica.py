@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
-from uuid import UUID
 
 from django.db.models.functions import Now
 
@@ -144,12 +143,6 @@ class ReplicaLifecycle:
         self._engines[engine.record.replica_id] = engine
         self._wake_event.watch(engine.record.process)
 
-    def count_blocks(self, replica_id: UUID, blocks: int) -> None:
-        """Keep how many blocks an engine has cached, to be written with its next observation."""
-        engine = self._engines.get(cast(ReplicaId, replica_id))
-        if engine is not None:
-            engine.cached_blocks = blocks
-
     def pause_seconds(self, rows: Iterable[ReplicaRow]) -> float:
         """Return how long to wait for the next round if the wake event is not set."""
         passing = any(row.state in {"reserved", "starting", "warming", "draining"} for row in rows)
@@ -203,7 +196,6 @@ class ReplicaLifecycle:
         if engine is not None and not self._kill(engine):
             return
         gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
-        gone |= {"cached_blocks": None}
         terminated = engine is not None and engine.terminated_at is not None
         how = "its engine ended after SIGTERM" if terminated else "no process of it is left"
         if self._move(row, "stopped", how, **gone) and row.state == "draining":
@@ -320,7 +312,6 @@ class ReplicaLifecycle:
             running_requests=0,
             waiting_requests=0,
             kv_usage=0.0,
-            cached_blocks=None,
         )
 
     def _kill(self, engine: Engine) -> bool:
@@ -335,7 +326,7 @@ class ReplicaLifecycle:
         now = time.monotonic()
         if engine.load is not None and now - engine.observed_at >= self._timeouts.observe_seconds:
             engine.observed_at = now
-            self._rows.observe(row, engine.load, engine.cached_blocks)
+            self._rows.observe(row, engine.load)
 
     def _move(self, row: ReplicaRow, to: State, reason: str, **changes: object) -> bool:
         """Move the replica and start the next round at once; False when it has changed in the database."""

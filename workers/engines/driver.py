@@ -46,8 +46,7 @@ class EngineSpec:
     """One engine process to start.
 
     ``model_path`` is a folder or a Hugging Face id. ``hash_seed`` None keeps vLLM's public constant seed.
-    The KV event endpoints are ZMQ addresses that the engine binds, ``ipc://`` on one host; None publishes
-    nothing. ``gpu_uuids`` are the slots' devices, one per tensor-parallel rank; empty on a CPU.
+    ``gpu_uuids`` are the slots' devices, one per tensor-parallel rank; empty on a CPU.
     ``engine_args`` come last on the command line and win over the driver's own flags.
     """
 
@@ -61,8 +60,6 @@ class EngineSpec:
     context_length_tokens: int = 8192
     block_size_tokens: int = 32
     hash_seed: str | None = None
-    kv_events_endpoint: str | None = None
-    kv_replay_endpoint: str | None = None
     #: Folder of the sockets between an engine's own processes; None: the system's temporary folder.
     sockets: Path | None = None
     gpu_uuids: tuple[str, ...] = ()

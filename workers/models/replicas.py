@@ -80,8 +80,6 @@ class Replica(models.Model):
     cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     #: How many requests it runs at once, as the engine says; further ones wait.
     max_requests = models.PositiveIntegerField(null=True, blank=True)
-    #: Blocks in its prefix cache, as the node's KV relay counts them.
-    cached_blocks = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

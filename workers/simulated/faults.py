@@ -8,7 +8,6 @@ Names and their values:
   cut-after-tokens        close the connection after that many tokens of a request
   die-after-tokens        end the process after that many tokens of a request, as kill -9 would
   die-after-requests      end the process at the first request after that many
-  drop-events             share of KV event batches that are not sent, 0 to 1
   unhealthy               1: /health answers 503, as after the engine core has died
   fail-start              1: exit with status 1 instead of listening
 """
@@ -34,7 +33,6 @@ class Faults:
     cut_after_tokens: int | None = None
     die_after_tokens: int | None = None
     die_after_requests: int | None = None
-    drop_events: float = 0
     unhealthy: bool = False
     fail_start: bool = False
 
@@ -67,7 +65,7 @@ def _number(name: str, value: object, attribute: str) -> float | int | bool:
         raise BadFault(f"fault {name} needs a number, got {value!r}") from None
     if attribute in {"unhealthy", "fail_start"}:
         return bool(number)
-    return number if attribute in {"error_rate", "latency", "drop_events"} else int(number)
+    return number if attribute in {"error_rate", "latency"} else int(number)
 
 
 class CutConnection(Exception):
@@ -102,10 +100,6 @@ class FaultState:
     def holds(self, tokens: int) -> bool:
         """Return whether no more is computed for a request with ``tokens``, because it hangs."""
         return self.faults.hang_after_tokens is not None and tokens >= self.faults.hang_after_tokens
-
-    def loses_batch(self) -> bool:
-        """Return whether this KV event batch is lost."""
-        return self._happens(self.faults.drop_events)
 
     def _happens(self, share: float) -> bool:
         return share > 0 and self._random.random() < share

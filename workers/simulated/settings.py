@@ -1,6 +1,7 @@
 """The settings of one simulated engine, from its command line and its environment."""
 
 import argparse
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,9 +83,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         shutdown_timeout_seconds=given.shutdown_timeout,
         hash_seed=environ.get("PYTHONHASHSEED"),
         integer_hashes=environ.get("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "1") != "0",
-        kv_events_endpoint=given.kv_events_endpoint,
-        kv_replay_endpoint=given.kv_replay_endpoint,
-        kv_events_topic=given.kv_events_topic,
+        kv_events_endpoint=given.kv_events_config.get("endpoint"),
+        kv_replay_endpoint=given.kv_events_config.get("replay_endpoint"),
+        kv_events_topic=given.kv_events_config.get("topic", ""),
         development_routes=environ.get("VLLM_SERVER_DEV_MODE") == "1",
         chooses_tools=given.enable_auto_tool_choice and bool(given.tool_call_parser),
         embeds=given.runner == "pooling",
@@ -114,9 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--import-seconds", type=float, default=0, help="duration of the imports, which a zygote saves")
     parser.add_argument("--startup-seconds", type=float, default=0, help="duration of every start after the imports")
     parser.add_argument("--shutdown-timeout", type=float, default=0, help="0 aborts running requests")
-    parser.add_argument("--kv-events-endpoint")
-    parser.add_argument("--kv-replay-endpoint")
-    parser.add_argument("--kv-events-topic", default="")
+    parser.add_argument("--kv-events-config", type=json.loads, default={}, help="endpoint, replay_endpoint, topic")
     parser.add_argument("--enable-auto-tool-choice", action="store_true")
     parser.add_argument("--tool-call-parser", default="", help="any name: calls are written as JSON")
     parser.add_argument("--tool-strict-level", default="auto", help="ignored: arguments always follow the schema")

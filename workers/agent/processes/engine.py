@@ -23,7 +23,6 @@ from workers.engines import zygote_client
 from workers.engines.choice import driver_for
 from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
 from workers.engines.errors import UnknownEngineKey
-from workers.kv_relay.addresses import engine_address
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys
 
@@ -46,8 +45,6 @@ class Engine:
     probed_at: float = 0.0
     canary_at: float = field(default_factory=time.monotonic)
     load: EngineLoad | None = None
-    #: As the KV relay counts them; None before its first count.
-    cached_blocks: int | None = None
     progress_at: float = field(default_factory=time.monotonic)
     observed_at: float = 0.0
     #: Requests have ended, or it never had any.
@@ -183,7 +180,6 @@ class EngineProcesses:
 
     def _command(self, row: ReplicaRow, port: int) -> EngineCommand:
         self._paths.make_sockets()
-        published = engine_address(self._paths.sockets, row.replica_id, row.generation)
         spec = spec_for(row.program, row.devices, self.log_path(row))
         spec = dataclasses.replace(
             spec,
@@ -191,8 +187,6 @@ class EngineProcesses:
             host=row.host or self._paths.address,
             port=port,
             api_key=engine_keys.derive(row.replica_id, row.engine_key),
-            kv_events_endpoint=published.events,
-            kv_replay_endpoint=published.replay,
             sockets=self._paths.sockets,
             shutdown_timeout_seconds=int(self._shutdown_seconds),
         )

@@ -69,11 +69,6 @@ class AgentPaths:
         """Return the log of a placeholder's zygotes."""
         return self.logs / f"zygote-{str(placeholder_id)[-8:]}.log"
 
-    @property
-    def relay_log(self) -> Path:
-        """The log of the node's KV relay."""
-        return self.logs / f"relay-{self.node}.log"
-
     def zygote_socket(self, placeholder_id: UUID) -> Path:
         """Return where a placeholder's zygote listens. The folder may not exist yet; see :meth:`make_sockets`."""
         return self.sockets / f"z-{placeholder_id.hex[-12:]}"
@@ -97,8 +92,9 @@ class AgentPaths:
         """Cut logs that are too large. Of those that no process has open, remove old ones and all but MOST_LOGS."""
         used = {processes.output_of(process) for process in processes.find_by_output(self.logs, LOG_PREFIXES)}
         with contextlib.suppress(OSError):  # an error here must not stop the agent
-            for log in [path for path in used if path is not None] + [self.relay_log]:
-                log_files.rotate(log)
+            for log in used:
+                if log is not None:
+                    log_files.rotate(log)
         oldest = time.time() - LOG_SECONDS
         ended = sorted(((_written_at(path), path) for path in self._own_logs() if path not in used), reverse=True)
         for place, (written_at, path) in enumerate(ended):

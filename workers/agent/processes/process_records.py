@@ -1,7 +1,7 @@
 """One file per process on this node that outlives its agent, so that the next agent finds the process.
 
 Engines and zygotes share one folder. ``hearth down`` reads it to kill what is left; an agent that starts adopts the
-processes in it or kills them; the KV relay follows the engines in it.
+processes in it or kills them.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class NodeRows:
         with self.owning():
             return bool(self._same(row).update(**changes))
 
-    def observe(self, row: ReplicaRow, load: EngineLoad, cached_blocks: int | None) -> bool:
+    def observe(self, row: ReplicaRow, load: EngineLoad) -> bool:
         """Write the engine's load. False if the replica has changed. Raises Superseded."""
         return self.note(
             row,
@@ -261,7 +261,6 @@ class NodeRows:
             kv_usage=load.kv_usage,
             cache_tokens=load.cache_tokens,
             max_requests=load.max_requests,
-            cached_blocks=cached_blocks,
             observed_at=Now(),
         )
 

@@ -239,7 +239,7 @@ class Engine:
     def _publish(self) -> None:
         events = self._pool.take_events()
         if events and self._publisher is not None:
-            self._publisher.publish(events, lost=self._faults.loses_batch())
+            self._publisher.publish(events)
 
     def _count_admitted(self, admitted: Sequence[Run], now: float) -> None:
         for run in admitted:

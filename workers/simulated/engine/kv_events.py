@@ -52,13 +52,12 @@ class EventPublisher:
         self._publisher.close(linger=200)
         self._context.term()
 
-    def publish(self, events: Sequence[Event], *, lost: bool = False) -> None:
-        """Send one batch without blocking. A ``lost`` batch gets a number but can only be replayed."""
+    def publish(self, events: Sequence[Event]) -> None:
+        """Send one batch without blocking."""
         batch = [time.time(), [self._as_map(event) for event in events], 0]
         payload = msgspec.msgpack.encode(batch)
         self._sent.append((self._sequence, payload))
-        if not lost:
-            self._publisher.send_multipart((self._topic, self._sequence.to_bytes(8, "big"), payload))
+        self._publisher.send_multipart((self._topic, self._sequence.to_bytes(8, "big"), payload))
         self._sequence += 1
 
     def _as_map(self, event: Event) -> dict[str, object]:
