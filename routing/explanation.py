@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
+from catalogue.routing_policy import DEFAULT, EXPECTED_SECONDS, TERMS, RoutingPolicy
 from routing.router import EQUAL_SECONDS, Candidate, Choice, Reason
 
-#: The terms of a cost, by their names in :class:`routing.router.Candidate`.
-TERMS = tuple(field.name for field in msgspec.structs.fields(Candidate) if field.type is float)
 #: Most candidates of a decision that is kept: the chosen one and the cheapest others.
 MAX_CANDIDATES = 16
 #: Characters of an id that lists show.
 SHOWN = 6
+#: Why a policy without a cost chose a replica, by what decided.
+_WITHOUT_COST: Mapping[str, str] = {
+    "home": "is the session's home",
+    "idle": "waited longest for a request",
+    "requests": "has the fewest requests",
+}
 
 
 class Decided(Protocol):
@@ -29,6 +34,8 @@ class Decided(Protocol):
     def reason(self) -> Reason: ...
     @property
     def candidates(self) -> Sequence[Candidate]: ...
+    @property
+    def policy(self) -> RoutingPolicy: ...
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +57,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Sequence[Candidate]
     #: How many there were before the dearest were left out.
     candidates_count: int
+    #: The policy that decided.
+    policy: RoutingPolicy = DEFAULT
 
 
 class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,29 +78,30 @@ def chosen(found: Decided) -> Candidate:
 
 
 def best_two(found: Decided) -> tuple[Candidate, Candidate | None]:
-    """Return the chosen replica's terms and those of the cheapest other one with room, the runner-up, or None."""
-    wanted, least = found.replica_id, math.inf
+    """Return the chosen replica's terms and those of the best other one with room, the runner-up, or None."""
+    wanted, least, rank = found.replica_id, math.inf, _rank(found.policy)
     best = second = None
     for each in found.candidates:  # one pass: each request pays for it
         if each.replica_id == wanted:
             best = each
-        elif (cost := each.cost) < least and not each.full:
-            second, least = each, cost
+        elif (order := rank(each)) < least and not each.full:
+            second, least = each, order
     assert best is not None, "the chosen replica is a candidate"
     return best, second
 
 
 def ordered(found: Decided) -> list[Candidate]:
-    """Return the candidates, the cheapest first."""
-    return sorted(found.candidates, key=_cost)
+    """Return the candidates, the cheapest first, or the one with the fewest requests where no cost decides."""
+    return sorted(found.candidates, key=_rank(found.policy))
 
 
 def deciding_term(found: Decided) -> str | None:
     """Return in which term the chosen replica was cheaper than the runner-up by most; None without a runner-up.
 
     ``home`` or ``idle`` if both cost the same: the session's home was chosen, or who had waited longest for a request.
+    ``requests`` if the policy counts those.
     """
-    return _deciding_term(found.reason, *best_two(found))
+    return _deciding_term(found, *best_two(found))
 
 
 def outcome(found: Decided) -> str:
@@ -102,6 +112,8 @@ def outcome(found: Decided) -> str:
         more = "; the others were full" if len(found.candidates) > 1 else ""
         return f"{name} was the only replica that could be tried{more}."
     other = f"…{short(second.replica_id)}"
+    if found.policy.name != EXPECTED_SECONDS:
+        return f"{name} {_WITHOUT_COST[term or '']}, by the policy {found.policy.name}."
     if best.cost - second.cost >= EQUAL_SECONDS:
         less = best.cost - second.cost
         return f"{name} is the session's home, where it stays; {other} costs {less:.3f} s less."
@@ -120,9 +132,10 @@ def short(replica_id: UUID) -> str:
 def header(found: Decided) -> str:
     """Return the value of ``x-route``: the reason, an item of RFC 9651, with parameters."""
     best, second = best_two(found)
-    term = _deciding_term(found.reason, best, second)
+    term = _deciding_term(found, best, second)
     by = f"; by={term}" if term is not None else ""
-    return f"{found.reason}{by}; warm_tokens={best.warm_tokens}; seconds={best.backlog + best.prefill:.2f}"
+    seconds = f"{best.backlog + best.prefill:.2f}"
+    return f"{found.reason}{by}; warm_tokens={best.warm_tokens}; seconds={seconds}; policy={found.policy.name}"
 
 
 def prefix_match(choice: Choice) -> PrefixMatch | None:
@@ -156,15 +169,20 @@ def decision(
         diverged_message=match.diverged_message if match is not None else None,
         candidates=_kept(choice),
         candidates_count=len(choice.candidates),
+        policy=choice.policy,
     )
 
 
-def _deciding_term(reason: Reason, best: Candidate, second: Candidate | None) -> str | None:
+def _deciding_term(found: Decided, best: Candidate, second: Candidate | None) -> str | None:
     if second is None:
         return None
+    if found.policy.name != EXPECTED_SECONDS:
+        in_turn = found.policy.name == "round-robin" or best.requests == second.requests
+        return "home" if found.reason == "session" else "idle" if in_turn else "requests"
     if second.cost - best.cost < EQUAL_SECONDS:
-        return "home" if reason == "session" else "idle"
-    gains = [getattr(second, term) - getattr(best, term) for term in TERMS]
+        return "home" if found.reason == "session" else "idle"
+    weights = found.policy.weights
+    gains = [getattr(weights, term) * (getattr(second, term) - getattr(best, term)) for term in TERMS]
     return TERMS[gains.index(max(gains))]
 
 
@@ -172,8 +190,16 @@ def _kept(choice: Choice) -> Sequence[Candidate]:
     if len(choice.candidates) <= MAX_CANDIDATES:
         return choice.candidates
     others = [each for each in choice.candidates if each.replica_id != choice.replica_id]
-    return [chosen(choice), *nsmallest(MAX_CANDIDATES - 1, others, key=_cost)]
+    return [chosen(choice), *nsmallest(MAX_CANDIDATES - 1, others, key=_rank(choice.policy))]
+
+
+def _rank(policy: RoutingPolicy) -> Callable[[Candidate], float]:
+    return _cost if policy.name == EXPECTED_SECONDS else _requests
 
 
 def _cost(candidate: Candidate) -> float:
     return candidate.cost
+
+
+def _requests(candidate: Candidate) -> float:
+    return candidate.requests

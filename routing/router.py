@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from catalogue.routing_policy import DEFAULT, EVEN, EXPECTED_SECONDS, TERMS, RoutingPolicy, Weights
 from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import LoadRow, ReplicaLoad, typical_seconds_per_token
@@ -74,13 +75,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     decode: float
     #: Computing the session's prompt elsewhere in the next request, because the replica leaves.
     leaving: float = 0.0
+    #: What the weights of the deployment's policy add to the sum of these terms, or take off it.
+    weighting: float = 0.0
+    #: How many requests run on it.
+    requests: int = 0
     #: It had no room for a request that waited, so it was not considered.
     full: bool = False
 
     @property
     def cost(self) -> float:
         """Return what is compared."""
-        return self.backlog + self.prefill + self.displaced + self.decode + self.leaving
+        return self.backlog + self.prefill + self.displaced + self.decode + self.leaving + self.weighting
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +142,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: What each replica would have cost, and the home of the request's session.
     candidates: Sequence[Candidate]
     home: UUID | None
+    #: The policy that decided.
+    policy: RoutingPolicy
 
 
 class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,11 +178,17 @@ class Router:
         self.on_used: Callable[[Choice, int], None] | None = None
 
     def choose(
-        self, request: RoutingRequest, candidates: Sequence[UUID], *, free: Collection[UUID] | None = None
+        self,
+        request: RoutingRequest,
+        candidates: Sequence[UUID],
+        *,
+        free: Collection[UUID] | None = None,
+        policy: RoutingPolicy = DEFAULT,
     ) -> Choice:
         """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
 
-        ``free``: the candidates with room, of which one is chosen; a strict session's home is chosen without room, too.
+        ``free``: the candidates with room, of which one is chosen; a strict session's home is chosen without room, too,
+        whatever the ``policy``.
         Call :meth:`finish` for every choice, however the request ends.
         """
         if not candidates:
@@ -183,13 +196,13 @@ class Router:
         now = self._clock()
         self._look(now)
         home, settled = self._home(request, candidates, now)
-        costs = self.costs(request, candidates, now, home)
+        costs = self.costs(request, candidates, now, home, policy.weights)
         strict = request.strict and settled
         open_to_it = costs
         if free is not None and not strict:
             costs = [each if each.replica_id in free else msgspec.structs.replace(each, full=True) for each in costs]
             open_to_it = [each for each in costs if not each.full]
-        chosen, reason = self._pick(open_to_it, home, strict=strict)
+        chosen, reason = self._pick(open_to_it, home, policy, strict=strict)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(
@@ -209,6 +222,7 @@ class Router:
             known=known,
             candidates=costs,
             home=home,
+            policy=policy,
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
         known.tokens += choice.added_tokens
@@ -219,7 +233,12 @@ class Router:
         return choice
 
     def costs(
-        self, request: RoutingRequest, candidates: Sequence[UUID], now: float, home: UUID | None = None
+        self,
+        request: RoutingRequest,
+        candidates: Sequence[UUID],
+        now: float,
+        home: UUID | None = None,
+        weights: Weights = EVEN,
     ) -> list[Candidate]:
         """Return what each candidate would cost, in their order. ``home``: the replica of the request's session."""
         prefix = request.prefix
@@ -248,9 +267,10 @@ class Router:
                     displaced=load.displaced(prefill + leaving),
                     decode=load.requests * load.seconds_per_neighbour * new_tokens,
                     leaving=leaving,
+                    requests=int(load.requests),
                 )
             )
-        return found
+        return found if weights == EVEN else [_weighted(each, weights) for each in found]
 
     def has_room(self, replica_id: UUID, max_requests: int | None) -> bool:
         """Return whether a replica would soon begin with one more request. ``max_requests``: that it runs at once.
@@ -409,21 +429,35 @@ class Router:
         met = self._replicas[replica_id] = _Known(replica_id, boot, self.state.place(key, self._clock()))
         return met
 
-    def _pick(self, costs: Sequence[Candidate], home: UUID | None, *, strict: bool) -> tuple[Candidate, Reason]:
+    def _pick(
+        self, costs: Sequence[Candidate], home: UUID | None, policy: RoutingPolicy, *, strict: bool
+    ) -> tuple[Candidate, Reason]:
         if len(costs) == 1:
             return costs[0], "only"
-        if strict:
-            return next(each for each in costs if each.replica_id == home), "session"
+        if strict or policy.name == "session":
+            for each in costs:
+                if each.replica_id == home:
+                    return each, "session"
+        if policy.name != EXPECTED_SECONDS:
+            least_requests = min(each.requests for each in costs)
+            in_turn = policy.name == "round-robin"
+            return self._longest_idle([each for each in costs if in_turn or each.requests == least_requests]), "load"
         least = min(each.cost for each in costs)
         equal = [each for each in costs if each.cost - least < EQUAL_SECONDS]
         for each in equal:
             if each.replica_id == home:
                 return each, "session"
-        chosen = min(equal, key=lambda each: self._known(each.replica_id).load.last_sent_at)
+        chosen = self._longest_idle(equal)
         second = min((each for each in costs if each is not chosen), key=lambda each: each.cost)
-        by_prefix = second.prefill + second.displaced - chosen.prefill - chosen.displaced
-        by_load = second.backlog + second.decode - chosen.backlog - chosen.decode
+        weights = policy.weights
+        by_prefix = weights.prefill * (second.prefill - chosen.prefill)
+        by_prefix += weights.displaced * (second.displaced - chosen.displaced)
+        by_load = weights.backlog * (second.backlog - chosen.backlog) + weights.decode * (second.decode - chosen.decode)
         return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"
+
+    def _longest_idle(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the one that has waited longest for a request."""
+        return min(candidates, key=lambda each: self._known(each.replica_id).load.last_sent_at)
 
     def _home(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> tuple[UUID | None, bool]:
         """Return the home of a request's session, and whether the session is settled there.
@@ -451,6 +485,11 @@ class Router:
             return self._leaving
         leavers = self._leaving.intersection(candidates)
         return leavers if len(leavers) < len(candidates) else frozenset()
+
+
+def _weighted(candidate: Candidate, weights: Weights) -> Candidate:
+    more = sum((getattr(weights, term) - 1) * getattr(candidate, term) for term in TERMS)
+    return msgspec.structs.replace(candidate, weighting=more)
 
 
 def _ticks(seconds: float) -> int:

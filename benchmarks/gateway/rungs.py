@@ -21,6 +21,7 @@ from django.conf import settings
 
 from billing.wal.records import Record
 from billing.wal.writer import WalWriter
+from catalogue.routing_policy import DEFAULT, RoutingPolicy
 from gateway.control_plane.in_flight import InFlight
 from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
@@ -40,7 +41,12 @@ class FirstReplica(Router):
     """Sends everything to the first replica and remembers nothing."""
 
     def choose(
-        self, ask: RoutingRequest, candidates: Sequence[UUID], *, free: Collection[UUID] | None = None
+        self,
+        ask: RoutingRequest,
+        candidates: Sequence[UUID],
+        *,
+        free: Collection[UUID] | None = None,
+        policy: RoutingPolicy = DEFAULT,
     ) -> Choice:
         """Return the first candidate. Raises NoReplica."""
         if not candidates:
@@ -59,6 +65,7 @@ class FirstReplica(Router):
             known=self._known(candidates[0]),
             candidates=[_nothing(candidates[0])],
             home=None,
+            policy=policy,
         )
 
     def answered(self, choice: Choice, *, streamed: bool) -> AnswerStart:

@@ -166,6 +166,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /fleet/deployments/{deployment}/target": lambda place: {
         "target_tokens_per_replica": 9000, "scale_up_delay_seconds": 1, "scale_down_delay_seconds": 60,
     },
+    "POST /fleet/deployments/{deployment}/routing": lambda place: {"policy": "least-loaded"},
     "POST /fleet/placeholders/{placeholder}/promote": lambda place: {"deployment": fixtures.MODEL},
     "POST /fleet/pools/{pool}/warm": lambda place: {"placeholders_per_node": 3},
 }  # fmt: skip

@@ -8,8 +8,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from catalogue.routing_policy import DEFAULT, TERMS, PolicyName, RoutingPolicy, Weights
 from routing import decision_record, explanation
-from routing.explanation import MAX_CANDIDATES, TERMS, Decision
+from routing.explanation import MAX_CANDIDATES, Decision
 from routing.router import EQUAL_SECONDS, Candidate, Reason, Router, RoutingRequest
 from routing.shared_state import private
 from tests.routing.prompts import ask, replicas, system, user
@@ -27,7 +28,9 @@ def candidate(replica_id: UUID, **terms: float) -> Candidate:
     return msgspec.structs.replace(costs_nothing, **terms)
 
 
-def decided(*candidates: Candidate, reason: Reason = "load", replica_id: UUID = ONE) -> Decision:
+def decided(
+    *candidates: Candidate, reason: Reason = "load", replica_id: UUID = ONE, policy: RoutingPolicy = DEFAULT
+) -> Decision:
     """Return a decision among these candidates."""
     return Decision(
         request_id=REQUEST,
@@ -42,6 +45,7 @@ def decided(*candidates: Candidate, reason: Reason = "load", replica_id: UUID = 
         diverged_message=2,
         candidates=candidates,
         candidates_count=len(candidates),
+        policy=policy,
     )
 
 
@@ -67,12 +71,52 @@ def test_between_equal_costs_the_home_decided_or_who_waited_longest(reason: Reas
     found = decided(
         candidate(ONE, backlog=EQUAL_SECONDS / 2, prefill=0.25), candidate(OTHER, prefill=0.25), reason=reason
     )
-    assert explanation.header(found) == f"{reason}; by={decider}; warm_tokens=100; seconds=0.25"
+    assert (
+        explanation.header(found) == f"{reason}; by={decider}; warm_tokens=100; seconds=0.25; policy=expected-seconds"
+    )
+
+
+def test_the_weighted_term_that_differs_most_decided() -> None:
+    policy = RoutingPolicy(weights=Weights(backlog=10.0))
+    chosen, second = candidate(ONE, prefill=1.0), candidate(OTHER, backlog=0.2, weighting=1.8)
+    found = decided(chosen, second, policy=policy)
+    assert explanation.best_two(found) == (chosen, second)
+    assert explanation.deciding_term(found) == "backlog"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "requests", "decider", "why"),
+    [
+        ("least-loaded", "load", 3, "requests", "has the fewest requests"),
+        ("least-loaded", "load", 2, "idle", "waited longest for a request"),
+        ("round-robin", "load", 3, "idle", "waited longest for a request"),
+        ("session", "session", 1, "home", "is the session's home"),
+    ],
+)
+def test_a_policy_without_a_cost_is_named_with_what_it_looks_at(
+    name: PolicyName, reason: Reason, requests: int, decider: str, why: str
+) -> None:
+    chosen = msgspec.structs.replace(candidate(ONE, backlog=9.0), requests=2)
+    second = msgspec.structs.replace(candidate(OTHER), requests=requests)
+    more = msgspec.structs.replace(candidate(replicas(3)[2]), requests=8)
+    found = decided(more, chosen, second, reason=reason, policy=RoutingPolicy(name=name))
+    assert explanation.best_two(found) == (chosen, second)
+    assert explanation.header(found) == f"{reason}; by={decider}; warm_tokens=100; seconds=9.00; policy={name}"
+    assert explanation.outcome(found) == f"{reason}: …000001 {why}, by the policy {name}."
+
+
+def test_a_decision_of_a_version_without_policies_is_read() -> None:
+    written = msgspec.to_builtins(decided(candidate(ONE)))
+    del written["policy"]
+    for each in written["candidates"]:
+        del each["weighting"], each["requests"]
+    (found,) = decision_record.of_request([msgspec.msgpack.encode({**written, "request_id": REQUEST.bytes})], REQUEST)
+    assert (found.policy, found.candidates[0].cost) == (DEFAULT, 0.0)
 
 
 def test_the_only_replica_has_no_runner_up() -> None:
     found = decided(candidate(ONE, backlog=1.0, prefill=0.5, decode=3.0), reason="only")
-    assert explanation.header(found) == "only; warm_tokens=100; seconds=1.50"
+    assert explanation.header(found) == "only; warm_tokens=100; seconds=1.50; policy=expected-seconds"
 
 
 def served(router: Router, request: RoutingRequest, among: Sequence[UUID]) -> explanation.PrefixMatch | None:

@@ -24,6 +24,8 @@ from django.db.models import (
 )
 from django.db.models.functions import Now
 
+from catalogue import routing_policy
+from catalogue.routing_policy import RoutingPolicy
 from workers.fleet import history
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
@@ -232,6 +234,7 @@ class DeploymentStatus:
     target_tokens_per_replica: int
     scale_up_delay_seconds: float
     scale_down_delay_seconds: float
+    routing: RoutingPolicy
     pools: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
     #: Requests of all gateways together.
@@ -517,6 +520,7 @@ def _deployments(
             target_tokens_per_replica=row.target_tokens_per_replica,
             scale_up_delay_seconds=row.scale_up_delay_seconds,
             scale_down_delay_seconds=row.scale_down_delay_seconds,
+            routing=routing_policy.read(row.routing).policy,
             pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
             replicas=tuple(by_name[row.name]),
             load=demand.get(row.id, DeploymentLoad()),

@@ -134,6 +134,7 @@ def deployments(fleet: Fleet) -> list[Row]:
             "replicas": sum(replica.wanted and replica.running for replica in deployment.replicas),
             "pools": list(deployment.pools),
             "target_tokens_per_replica": deployment.target_tokens_per_replica,
+            "routing": str(deployment.routing),
         }
         for deployment in fleet.deployments
     ]

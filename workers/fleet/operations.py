@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import msgspec
 from django.db import transaction
 
+from catalogue import routing_policy
+from catalogue.routing_policy import RoutingPolicy
 from tenants import audit
 from tenants.audit import Actor
 from workers import tasks
@@ -19,6 +22,7 @@ from workers.errors import BadCount, BadValue, Refused
 from workers.fleet import deployments, inventory, lookup
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases
+from workers.serving import endpoints
 
 #: Most placeholders that a pool can keep on each node.
 MAX_PLACEHOLDERS = 64
@@ -86,6 +90,21 @@ def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
         now=f"targets {target.target_tokens_per_replica} tokens per replica, "
         f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
     )
+
+
+@transaction.atomic
+def route(actor: Actor, deployment: str, policy: RoutingPolicy) -> Effect:
+    """Set the routing policy; gateways follow at once. Raises NotFound."""
+    reconciler.lock(wait=True)
+    row = lookup.deployment(deployment)
+    before = routing_policy.read(row.routing)
+    after = msgspec.structs.replace(before, policy=policy)
+    if before != after:
+        Deployment.objects.filter(id=row.id).update(routing=routing_policy.to_json(after))
+        told = {"policy": str(before.policy)}, {"policy": str(policy)}
+        audit.record(actor, "deployment.routed", ("deployment", row.id), before=told[0], after=told[1])
+        endpoints.announce()
+    return Effect(target=f"deployment {row.name}", changed=before != after, now=f"routes by {policy}")
 
 
 @transaction.atomic

@@ -117,6 +117,18 @@ def _target(actor: Actor, deployment: str, tokens: str, up_after: str, down_afte
     return operations.set_target(actor, deployment, target)
 
 
+def _route(actor: Actor, deployment: str, policy: str) -> Effect:
+    from catalogue import routing_policy
+    from workers.errors import BadValue
+    from workers.fleet import operations
+
+    try:
+        parsed = routing_policy.parse(policy)
+    except routing_policy.BadPolicy as error:
+        raise BadValue(error.what, str(error.value), error.allowed) from None
+    return operations.route(actor, deployment, parsed)
+
+
 def _warm(actor: Actor, pool: str, per_node: str, level: str | None = None) -> Effect:
     from workers.fleet import operations
 
@@ -141,6 +153,16 @@ _TABLE = (
         "It starts or stops replicas once the load has required that for the given time.",
         example="target chat 16384 5 300",
         run=_target,
+    ),
+    Verb(
+        name="route",
+        arguments=("deployment", "policy"),
+        summary="Set how a deployment's requests choose a replica: expected-seconds, least-loaded, round-robin or "
+        "session.",
+        effect="Gateways follow within a second. Weights of the terms of expected-seconds, 0 to 10, may stand after a "
+        "colon; those left out are 1. Sessions of tenants with strict affinity stay at home under every policy.",
+        example="route chat expected-seconds:displaced=0.5,decode=2",
+        run=_route,
     ),
     Verb(
         name="drain",

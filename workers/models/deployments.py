@@ -37,6 +37,8 @@ class Deployment(models.Model):
     sampled_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     sampled_at = models.DateTimeField(null=True, blank=True)
     pools: models.ManyToManyField[Pool, DeploymentPool] = models.ManyToManyField(Pool, through="DeploymentPool")
+    #: How its requests choose a replica, as ``catalogue.routing_policy`` writes it; None for the default.
+    routing = models.JSONField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

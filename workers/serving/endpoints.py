@@ -9,6 +9,8 @@ from typing import Any
 
 from django.db import connection
 
+from catalogue import routing_policy
+from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.errors import UnknownEngineKey
@@ -41,6 +43,7 @@ _ANSWERING = CompiledQuery(
             "cache_tokens",
             "leaving",
             "max_requests",
+            "deployment__routing",
         )
     )
 )
@@ -63,6 +66,8 @@ class Endpoint:
     leaving: bool = False
     #: How many requests its engine runs at once, None until the engine has said so.
     max_requests: int | None = None
+    #: How requests choose among the replicas of its deployment.
+    routing: Routing = DEFAULT_ROUTING
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -103,6 +108,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         cache_tokens=told[0],
         leaving=told[1],
         max_requests=told[2],
+        routing=routing_policy.from_json(told[3]),
     )
 
 

@@ -202,7 +202,8 @@ class Dispatcher:
         """Return another choice; None if there is none, or too many engines have failed on the request."""
         if dispatch.context.timeline.failed_engines >= MAX_FAILED_ENGINES or not left:
             return None
-        return self._router.choose(dispatch.request, self._usable(left))
+        policy = dispatch.turn.endpoints[0].routing.policy
+        return self._router.choose(dispatch.request, self._usable(left), policy=policy)
 
     def _usable(self, replicas: Collection[UUID]) -> Sequence[UUID]:
         """Return the replicas that did not just fail; all of them if there is no other."""

@@ -11,6 +11,7 @@ import click
 import msgspec
 import redis
 
+from catalogue.routing_policy import DEFAULT, TERMS
 from hearth import environment, service_urls
 from hearth.checks.preflight import PreflightError
 from hearth.cli.output.text_table import table
@@ -79,17 +80,19 @@ def _text(found: Decision) -> str:
         (
             explanation.short(each.replica_id),
             _mark(found, each),
-            *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in explanation.TERMS))),
+            *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in TERMS))),
             f"{each.warm_tokens:,}",
+            str(each.requests),
         )
         for each in explanation.ordered(found)
     ]
     lines = [
         f"{at:%Y-%m-%d %H:%M:%S} UTC, model {found.model}, tenant {found.tenant_id}",
         explanation.outcome(found),
+        *([f"The policy is {found.policy}."] if found.policy != DEFAULT else []),
         _prompt(found),
         "",
-        table(("REPLICA", "IS", "COST", *(term.upper() for term in explanation.TERMS), "WARM TOKENS"), rows),
+        table(("REPLICA", "IS", "COST", *(term.upper() for term in TERMS), "WARM TOKENS", "REQUESTS"), rows),
         *([f"and {left_out} that cost more"] if left_out else []),
     ]
     return "\n".join(lines)

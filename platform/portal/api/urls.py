@@ -50,6 +50,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/start-times", list_views.StartTimesView.as_view()),
     path("fleet/deployments/<slug:deployment>/scale", views.ScaleView.as_view()),
     path("fleet/deployments/<slug:deployment>/target", views.TargetView.as_view()),
+    path("fleet/deployments/<slug:deployment>/routing", views.RoutingView.as_view()),
     path("fleet/replicas/<uuid:replica>/drain", views.DrainReplicaView.as_view()),
     path("fleet/nodes/<str:node>/drain", views.DrainNodeView.as_view()),
     path("fleet/nodes/<str:node>/cordon", views.CordonView.as_view()),

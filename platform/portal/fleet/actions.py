@@ -13,6 +13,7 @@ from typing import TypeVar
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 
+from catalogue import routing_policy
 from tenants.audit import Actor
 from workers.errors import NotFound
 from workers.fleet import lookup, operations
@@ -29,12 +30,13 @@ _Row = TypeVar("_Row", bound=Model)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One input of a dialog: one of ``choices``, or a whole number between the bounds."""
+    """One input of a dialog: one of ``choices``, a text such as ``suggestions``, or a whole number between bounds."""
 
     name: str
     label: str
     value: str
     choices: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
 
@@ -142,6 +144,16 @@ def _target(target: str) -> Subject:
     )
 
 
+def _route(target: str) -> Subject:
+    row = _deployment(target)
+    present = str(routing_policy.read(row.routing).policy)
+    return Subject(
+        title=f"requests of {row.name}",
+        arguments={"deployment": row.name},
+        fields=(Field(name="policy", label="Policy", value=present, suggestions=routing_policy.POLICIES),),
+    )
+
+
 def _warm(target: str) -> Subject:
     row = _find(Pool.objects.all(), "pool", name=target)
     most = operations.MAX_PLACEHOLDERS
@@ -202,6 +214,7 @@ def _restore(target: str) -> Subject:
 _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
+    "route": _route,
     "warm": _warm,
     "drain": _drain,
     "cordon": _node,

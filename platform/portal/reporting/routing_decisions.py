@@ -11,8 +11,9 @@ from uuid import UUID
 from django.conf import settings
 from redis import Redis, RedisError
 
+from catalogue.routing_policy import TERMS
 from routing import decision_record, explanation
-from routing.explanation import TERMS, Decision
+from routing.explanation import Decision
 
 #: A page does not wait longer for Redis.
 TIMEOUT_SECONDS = 0.5

@@ -37,7 +37,7 @@ async def test_what_was_expected_is_in_the_header_the_usage_row_and_the_kept_dec
     warm = await gateway.ask(question("two", stream=True))
     reason, *parameters = warm.answer_headers["x-route"].split("; ")
     told = dict(each.split("=") for each in parameters)
-    assert (reason, list(told)) == ("prefix", ["by", "warm_tokens", "seconds"])
+    assert (reason, list(told)) == ("prefix", ["by", "warm_tokens", "seconds", "policy"])
     (first,), (second,) = await decisions(gateway, cold), await decisions(gateway, warm)
     acme = gateway.world.acme.tenant.id
     assert (second.tenant_id, second.model, second.reason) == (acme, HELLO["model"], "prefix")

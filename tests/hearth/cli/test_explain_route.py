@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from redis import Redis
 
+from catalogue.routing_policy import parse
 from hearth.cli.main import hearth as command
 from routing import decision_record
 from routing.explanation import Decision
@@ -51,9 +52,9 @@ def test_every_term_of_every_replica_is_shown(redis: Redis) -> None:
         "The prompt has about 400 tokens; it differs from the nearest warm prefix after 100, in message 2."
     )
     assert [line.split() for line in shown[4:]] == [
-        ["REPLICA", "IS", "COST", "BACKLOG", "PREFILL", "DISPLACED", "DECODE", "LEAVING", "WARM", "TOKENS"],
-        ["000001", "chosen", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "100"],
-        ["000002", "home", "2.250", "0.000", "2.000", "0.250", "0.000", "0.000", "100"],
+        ["REPLICA", "IS", "COST", "BACKLOG", "PREFILL", "DISPLACED", "DECODE", "LEAVING", "WARM", "TOKENS", "REQUESTS"],
+        ["000001", "chosen", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "100", "0"],
+        ["000002", "home", "2.250", "0.000", "2.000", "0.250", "0.000", "0.000", "100", "0"],
     ]
 
 
@@ -61,6 +62,12 @@ def test_a_session_that_stays_at_a_dearer_home_says_so(redis: Redis) -> None:
     stays = decided(candidate(ONE, backlog=0.5), candidate(OTHER), reason="session")
     shown = run(kept(redis, stays)).output
     assert "session: …000001 is the session's home, where it stays; …000002 costs 0.500 s less." in shown
+
+
+def test_a_policy_that_is_not_the_default_is_named(redis: Redis) -> None:
+    weighted = decided(candidate(ONE), candidate(OTHER), policy=parse("expected-seconds:decode=2"))
+    assert "The policy is expected-seconds:decode=2." in run(kept(redis, weighted)).output
+    assert "The policy is" not in run(kept(redis, decided(candidate(ONE), candidate(OTHER)))).output
 
 
 def test_each_attempt_is_shown(redis: Redis) -> None:

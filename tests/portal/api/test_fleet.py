@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
+from catalogue import routing_policy
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.portal import fixtures
@@ -171,6 +172,37 @@ def test_what_scaling_aims_at_is_set(warmth: Warmth, as_operator: APIClient) -> 
     ):
         refused = post(as_operator, path, **(target | {name: wrong}))
         assert (refused.status_code, error_of(refused)["param"]) == (400, name), wrong
+
+
+def test_how_requests_choose_a_replica_is_set(warmth: Warmth, as_operator: APIClient) -> None:
+    path = f"deployments/{fixtures.MODEL}/routing"
+    even = dict.fromkeys(routing_policy.TERMS, 1.0)
+    (deployment,) = as_operator.get(FLEET).json()["deployments"]
+    assert deployment["routing"] == {"policy": "expected-seconds", "weights": even}
+    weights = {"displaced": 0.5, "decode": 10}
+    for changed in (True, False):
+        assert post(as_operator, path, policy="expected-seconds", weights=weights).json() == {
+            "target": f"deployment {fixtures.MODEL}",
+            "changed": changed,
+            "now": "routes by expected-seconds:displaced=0.5,decode=10",
+        }
+    (deployment,) = as_operator.get(FLEET).json()["deployments"]
+    assert deployment["routing"] == {"policy": "expected-seconds", "weights": even | weights}
+    bad: list[tuple[dict[str, object], str]] = [
+        ({}, "policy"),
+        ({"policy": "fastest"}, "policy"),
+        ({"policy": "expected-seconds", "weights": {"home": 1}}, "weights.home"),
+        ({"policy": "expected-seconds", "weights": {"decode": 10.1}}, "weights.decode"),
+        ({"policy": "expected-seconds", "weights": {"decode": "nan"}}, "weights.decode"),
+        ({"policy": "expected-seconds", "weights": {"decode": "much"}}, "weights.decode"),
+        ({"policy": "expected-seconds", "weights": [1]}, "weights"),
+        ({"policy": "round-robin", "weights": weights}, "weights"),
+        ({"policy": "round-robin", "wieghts": weights}, "wieghts"),
+    ]
+    for body, param in bad:
+        refused = post(as_operator, path, **body)
+        assert (refused.status_code, error_of(refused)["param"]) == (400, param), body
+    assert AuditEntry.objects.filter(action="deployment.routed").count() == 1
 
 
 def test_a_replica_is_drained_once(warmth: Warmth, as_operator: APIClient) -> None:

@@ -114,6 +114,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
     assert say("warm", pool="local", per_node=1, level="h2") == "pool local keeps 1 placeholders at h2 on each node"
     assert say("restore", node=NODE, device="cpu-0") == f"slot {NODE} cpu-0 is ok"
     say("target", deployment="chat", tokens=512, up_after=1, down_after=60)
+    assert say("route", deployment="chat", policy="session") == "deployment chat routes by session"
     say("drain", target="n2")
 
     actions = list(AuditEntry.objects.filter(actor="celery control").order_by("id").values_list("action", flat=True))
@@ -126,6 +127,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
         "pool.warmed",
         "slot.restored",
         "deployment.target_set",
+        "deployment.routed",
         "node.drained",
     ]
     deployment.refresh_from_db()

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from catalogue import routing_policy
 from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import Ambiguous, BadCount, BadValue, NotFound, Refused
 from workers.fleet import inventory, operations
 from workers.fleet.operations import Effect, ScalingTarget
+from workers.fleet.verbs import VERBS
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, ReplicaEvent, Slot, SlotLease
 from workers.scheduler import reconciler
 from workers.serving import endpoints
@@ -109,6 +111,34 @@ def test_the_target_of_scaling_is_set_and_checked(fleet: Fleet) -> None:
     ):
         with pytest.raises(BadCount, match=complaint):
             operations.set_target(ADA, "chat", bad)
+
+
+def test_a_routing_policy_is_set_and_told_to_gateways(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    policy = routing_policy.parse("expected-seconds:displaced=0.5")
+    effect, _ = twice(lambda: operations.route(ADA, "chat", policy))
+    assert effect.now == "routes by expected-seconds:displaced=0.5"
+    assert audited("deployment.routed") == (
+        {"policy": "expected-seconds"},
+        {"policy": "expected-seconds:displaced=0.5"},
+    )
+    reconciler.tick()
+    serve(1)
+    assert [each.routing.policy for each in endpoints.ready()] == [policy]
+    assert inventory.read().deployments[0].routing == policy
+    operations.route(ADA, "chat", routing_policy.DEFAULT)
+    assert Deployment.objects.get().routing is None
+    assert endpoints.ready()[0].routing == routing_policy.DEFAULT_ROUTING
+    Deployment.objects.update(routing={"policy": {"name": "of-a-newer-version"}})
+    assert endpoints.ready()[0].routing == routing_policy.DEFAULT_ROUTING
+
+
+@pytest.mark.parametrize("text", ["", "random", "round-robin:decode=2", "expected-seconds:decode"])
+def test_a_routing_policy_that_there_is_not_is_refused(fleet: Fleet, text: str) -> None:
+    fleet.deploy(1)
+    with pytest.raises(BadValue):
+        VERBS["route"].execute(ADA, {"deployment": "chat", "policy": text})
+    assert Deployment.objects.get().routing is None
 
 
 def test_a_drained_replica_serves_until_its_replacement_does(fleet: Fleet) -> None:

@@ -230,7 +230,7 @@ class Turns:
 
     def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Collection[UUID] | None = None) -> Choice:
         usable = self._usable([each.replica_id for each in endpoints])
-        return self._router.choose(waiting.request, usable, free=free)
+        return self._router.choose(waiting.request, usable, free=free, policy=endpoints[0].routing.policy)
 
     def _with_room(self, endpoints: Sequence[Endpoint]) -> Iterator[UUID]:
         """Yield the replicas that have room; one that just failed runs nothing, and is left out all the same."""

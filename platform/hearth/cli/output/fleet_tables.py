@@ -84,6 +84,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "RANGE": "{minimum}-{maximum}",
         "TOKENS": "target_tokens_per_replica",
         "SLOTS": "slots_per_replica",
+        "ROUTING": "routing",
         "POOLS": lambda row: ",".join(row["pools"]),
     },
     "decisions": {

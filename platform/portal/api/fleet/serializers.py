@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from rest_framework import serializers
 
+from catalogue import routing_policy
+from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
 from workers.fleet import history, inventory, placeholders
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
@@ -80,6 +83,28 @@ class LoadSerializer(serializers.Serializer[DeploymentLoad]):
     held_tokens = serializers.IntegerField(source="queued_tokens", read_only=True)
 
 
+class RoutingSerializer(serializers.Serializer[RoutingPolicy]):
+    """How requests choose a replica. Terms without a weight have 1; only ``expected-seconds`` has weights."""
+
+    policy = serializers.ChoiceField(choices=POLICIES, source="name")
+    weights = serializers.DictField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text=f"0 to {MAX_WEIGHT:g} for each of {', '.join(TERMS)}.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the policy. Raises ValidationError."""
+        try:
+            return {"policy": routing_policy.make(attrs["name"], attrs.get("weights"))}
+        except BadPolicy as error:
+            raise serializers.ValidationError({error.field: f"{error}."[:1].upper() + f"{error}."[1:]}) from None
+
+    def to_representation(self, instance: RoutingPolicy) -> dict[str, Any]:
+        """Return every weight, also those that are 1."""
+        return {"policy": instance.name, "weights": msgspec.structs.asdict(instance.weights)}
+
+
 class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
@@ -99,6 +124,7 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     target_tokens_per_replica = serializers.IntegerField(read_only=True)
     scale_up_delay_seconds = serializers.FloatField(read_only=True)
     scale_down_delay_seconds = serializers.FloatField(read_only=True)
+    routing = RoutingSerializer(read_only=True)
     pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In filling order.")
     load = LoadSerializer(read_only=True)
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")

@@ -21,6 +21,7 @@ from portal.api.fleet.serializers import (
     EffectSerializer,
     FleetSerializer,
     PromoteSerializer,
+    RoutingSerializer,
     ScaleSerializer,
     TargetSerializer,
     WarmSerializer,
@@ -104,6 +105,7 @@ class ScaleView(APIView):
 
 
 TargetView = _verb_view("target", "set_deployment_target", _set_target, TargetSerializer)
+RoutingView = _verb_view("route", "set_deployment_routing", operations.route, RoutingSerializer)
 DrainReplicaView = _verb_view("drain", "drain_replica", operations.drain)
 DrainNodeView = _verb_view("drain", "drain_node", operations.drain_node)
 CordonView = _verb_view("cordon", "cordon_node", operations.cordon)

@@ -40,7 +40,7 @@ def verb(request: HttpRequest, principal: Principal, name: str, target: str) -> 
         dialog = actions.dialog(name, target)
         if request.method == "GET":
             return _show_dialog(request, principal, dialog)
-        dialog = dialog.filled({field: posted(request, field)[:64] for field in request.POST})
+        dialog = dialog.filled({field: posted(request, field)[:200] for field in request.POST})
         effect = dialog.run(principal.actor, {field: posted(request, field) for field in request.POST})
     except NotFound as error:
         raise tenants.NotFound(error.kind, error.name) from error

@@ -29,6 +29,7 @@ def questions(warmth: Warmth) -> dict[str, str]:
     return {
         f"scale/{fixtures.MODEL}/": "scale tiny-chat 2-6",
         f"target/{fixtures.MODEL}/": "target tiny-chat 16384 5 300",
+        f"route/{fixtures.MODEL}/": "route tiny-chat expected-seconds",
         "warm/spare/": "warm spare 2 h2",
         "drain/n2/": "drain n2",
         f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
@@ -101,6 +102,9 @@ def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn
     assert "takes replicas" in browser.post("/portal/fleet/uncordon/n2/", follow=True).content.decode()
     browser.post(f"/portal/fleet/target/{fixtures.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
     assert Deployment.objects.get().target_tokens_per_replica == 9000
+    policy = "expected-seconds:backlog=0.125,prefill=0.125,displaced=0.125,decode=0.125,leaving=0.125"
+    browser.post(f"/portal/fleet/route/{fixtures.MODEL}/", {"policy": policy})
+    assert f'data-testid="routing">{policy}<' in browser.get("/portal/fleet/").content.decode()
     browser.post("/portal/fleet/warm/spare/", {"per_node": "3", "level": "h2"})
     assert Pool.objects.get(name="spare").placeholders_per_node == 3
     browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": fixtures.MODEL})
@@ -114,6 +118,9 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
     assert "only a warm h2 has a process to promote" in refused.content.decode()
     for body in ({"per_node": "65", "level": "h2"}, {"per_node": "x"}, {"per_node": "1", "level": "cold"}):
         assert browser.post("/portal/fleet/warm/spare/", body).status_code == 400, body
+    wrong = browser.post(f"/portal/fleet/route/{fixtures.MODEL}/", {"policy": "<random>"})
+    assert wrong.status_code == 400
+    assert "&lt;random&gt;&#x27; is not a valid routing policy" in wrong.content.decode()
     for path in ("fly/n2/", "drain/none/", "cordon/none/", "evict/x/", "scale/none/", f"restore/{warmth.held.id}/"):
         assert browser.get(f"/portal/fleet/{path}").status_code == 404, path
         assert browser.post(f"/portal/fleet/{path}").status_code == 404, path
