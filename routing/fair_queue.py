@@ -4,22 +4,32 @@ A tenant's counter is the work done for it, in tokens: prompt tokens that were c
 OUTPUT_WEIGHT times, over the tenant's weight. The tenant with the least is served next. So tenants that wait get equal
 work, whatever number and size of requests each one sends. This is the virtual token counter of Sheng et al., "Fairness
 in Serving Large Language Models" (OSDI 2024), with its weights of 1 and 2.
+
+The counters are shared by all processes of a host, and each process posts with which class and counter its first
+request waits. So a request is served only if none that waits elsewhere comes before it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Generic, TypeVar
 from uuid import UUID
+
+from routing.shared_counters import Counter, CounterTable
+from routing.shared_state import private
 
 T = TypeVar("T")
 
 #: What an output token counts, in prompt tokens: engines compute many prompt tokens in the time of one output token.
 OUTPUT_WEIGHT = 2.0
-#: How many tenants' counters a queue keeps before it looks which of them still matter.
-FORGET_AT = 100
+#: How long what another process posted is believed, seconds: it posts every few milliseconds while requests wait.
+POSTED_SECONDS = 0.05
+#: How long room is left to requests of other processes that come before, seconds. They may not be able to use it: a
+#: process may avoid a replica that has just failed.
+PATIENCE_SECONDS = 0.02
 
 
 class Priority(IntEnum):
@@ -33,31 +43,42 @@ class Priority(IntEnum):
 class Ticket(Generic[T]):
     """The place of one request in the queue."""
 
-    __slots__ = ("item", "number", "priority", "tenant", "waits", "weight")
+    __slots__ = ("counter", "item", "number", "priority", "tenant", "waits", "weight")
 
-    def __init__(self, item: T, tenant: UUID, priority: Priority, weight: float, number: int) -> None:
+    def __init__(self, item: T, tenant: UUID, priority: Priority, weight: float, number: int, counter: Counter) -> None:
         self.item = item
         self.tenant = tenant
         self.priority = priority
         self.weight = weight
         #: In order of arrival.
         self.number = number
+        #: That of its tenant in its class.
+        self.counter = counter
         self.waits = True
 
 
 class FairQueue(Generic[T]):
-    """The requests that wait for one model. Not thread-safe. :meth:`first` looks at each tenant that waits."""
+    """The requests that wait for one model in this process. Not thread-safe.
 
-    def __init__(self) -> None:
+    :meth:`first` looks at each tenant that waits here.
+    """
+
+    def __init__(self, model: str = "", counters: CounterTable | None = None) -> None:
+        """``counters``: by default those of this queue alone."""
+        self._model = model
+        self._table = counters or CounterTable(private(0, 0))
         #: Of each class the requests of each tenant, in order of arrival.
         self._classes: tuple[dict[UUID, deque[Ticket[T]]], ...] = tuple({} for _ in Priority)
         self._sizes = [0] * len(Priority)
-        #: Of each class; tenants without one have the least.
-        self._counters: tuple[dict[UUID, float], ...] = tuple({} for _ in Priority)
         #: Of each class the counter of the tenant that was served last, before it was charged. A tenant that comes has
         #: no less: it saves up no credit while it sends nothing.
-        self._least = [0.0] * len(Priority)
-        self._forget_at = [FORGET_AT] * len(Priority)
+        self._least = [Counter(self._table, f"{model} {each.name}") for each in Priority]
+        #: What each process posted, by its number.
+        self._posts: list[Counter] = []
+        self._own_post = self._post_of(self._table.state.host.process)
+        self._own_post.set(0.0)
+        #: Since when there is room that is left to others.
+        self._patient_since: float | None = None
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -74,36 +95,66 @@ class FairQueue(Generic[T]):
 
     def counter(self, tenant: UUID, priority: Priority = Priority.STANDARD) -> float:
         """Return a tenant's counter in a class."""
-        return self._counters[priority].get(tenant, self._least[priority])
+        return self._counter(tenant, priority).value
 
     def add(self, item: T, tenant: UUID, priority: Priority = Priority.STANDARD, weight: float = 1.0) -> Ticket[T]:
         """Let a request wait, behind the earlier ones of its tenant and class."""
-        if tenant not in self._classes[priority]:
-            self._forget_small(priority)
-            self._counters[priority][tenant] = max(self.counter(tenant, priority), self._least[priority])
-        ticket = Ticket(item, tenant, priority, weight, next(self._numbers))
-        self._classes[priority].setdefault(tenant, deque()).append(ticket)
+        waiting = self._classes[priority].get(tenant)
+        if waiting is None:
+            counter = self._counter(tenant, priority)
+            counter.set(max(counter.value, self._least[priority].value))
+            waiting = self._classes[priority][tenant] = deque()
+        else:
+            counter = waiting[0].counter
+        ticket = Ticket(item, tenant, priority, weight, next(self._numbers), counter)
+        waiting.append(ticket)
         self._sizes[priority] += 1
         return ticket
 
     def first(self) -> Ticket[T] | None:
-        """Return the request that is next, or None if none waits."""
-        for group, counters in zip(self._classes, self._counters, strict=True):
+        """Return the request that is next in this process, or None if none waits."""
+        for group in self._classes:
             if group:
-                return min((each[0] for each in group.values()), key=lambda each: (counters[each.tenant], each.number))
+                return min((each[0] for each in group.values()), key=lambda each: (each.counter.value, each.number))
         return None
+
+    def post(self) -> None:
+        """Tell the other processes what is first here. While requests wait call it every few milliseconds."""
+        ticket = self.first()
+        if ticket is None:
+            self._own_post.set(0.0)
+        else:
+            self._own_post.set(ticket.counter.value, _rank(ticket.priority))
+
+    def others_wait(self) -> bool:
+        """Return whether requests wait in other processes."""
+        return any(True for _ in self._others())
+
+    def may_serve(self, ticket: Ticket[T], *, room: bool) -> bool:
+        """Return whether there is ``room`` for a request that is first here, and no other process needs it before."""
+        if not room:
+            self._patient_since = None
+            return False
+        own = _rank(ticket.priority), ticket.counter.value
+        if any(other < own for other in self._others()):
+            now = self._table.clock()
+            if self._patient_since is None:
+                self._patient_since = now
+            if now - self._patient_since < PATIENCE_SECONDS:
+                return False
+        self._patient_since = None
+        return True
 
     def take(self, ticket: Ticket[T], tokens: float) -> None:
         """Let a request wait no longer because it is served. ``tokens``: what it takes, as far as that is known."""
-        priority = ticket.priority
-        self._least[priority] = max(self._least[priority], self.counter(ticket.tenant, priority))
+        least = self._least[ticket.priority]
+        least.set(max(least.value, ticket.counter.value))
         self.charge(ticket, tokens)
         self.remove(ticket)
 
     def charge(self, ticket: Ticket[T], tokens: float) -> None:
         """Add tokens to the counter of a served request's tenant; negative ones correct what was too much."""
-        counter = self.counter(ticket.tenant, ticket.priority)
-        self._counters[ticket.priority][ticket.tenant] = counter + tokens / ticket.weight
+        ticket.counter.set(ticket.counter.value + tokens / ticket.weight)
 
     def remove(self, ticket: Ticket[T]) -> None:
         """Let a request wait no longer. Idempotent."""
@@ -120,11 +171,24 @@ class FairQueue(Generic[T]):
         if not waiting:
             del group[ticket.tenant]
 
-    def _forget_small(self, priority: Priority) -> None:
-        """Forget tenants that are not ahead of the others: when they come again they begin at the least."""
-        counters, least, group = self._counters[priority], self._least[priority], self._classes[priority]
-        if len(counters) < self._forget_at[priority]:
-            return
-        for tenant in [each for each, counter in counters.items() if counter <= least and each not in group]:
-            del counters[tenant]
-        self._forget_at[priority] = max(FORGET_AT, 2 * len(counters))
+    def _counter(self, tenant: UUID, priority: Priority) -> Counter:
+        return Counter(self._table, f"{self._model} {priority.name} {tenant}", self._least[priority])
+
+    def _others(self) -> Iterator[tuple[int, float]]:
+        """Yield rank and counter of the first request of each other process in which requests wait."""
+        state = self._table.state
+        for process in range(state.processes):
+            if process != state.host.process:
+                posted = self._post_of(process).ranked(POSTED_SECONDS)
+                if posted is not None:
+                    yield posted
+
+    def _post_of(self, process: int) -> Counter:
+        while len(self._posts) <= process:
+            self._posts.append(Counter(self._table, f"{self._model} process {len(self._posts)}"))
+        return self._posts[process]
+
+
+def _rank(priority: Priority) -> int:
+    """Return what is posted for a class."""
+    return priority + 1

@@ -15,6 +15,7 @@ from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import LoadRow, ReplicaLoad, typical_seconds_per_token
 from routing.sessions import SessionMap, mark, rendezvous
+from routing.shared_counters import CounterTable
 from routing.shared_state import ReplicaMemory, SharedState, private
 from routing.warm_prefixes import ReplicaCache, Use, WarmPrefixes
 
@@ -165,6 +166,8 @@ class Router:
         """``state``: by default one of this process alone. ``clock`` returns seconds, the same in all processes."""
         self.state = state or private(DEFAULT_PREFIXES, DEFAULT_SESSIONS)
         self.sessions = SessionMap(self.state.sessions)
+        #: Of the tenants that wait for room (:mod:`routing.fair_queue`).
+        self.counters = CounterTable(self.state, clock)
         self._clock = clock
         self._warm = WarmPrefixes(self.state.prefixes)
         self._replicas: dict[UUID, _Known] = {}

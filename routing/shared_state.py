@@ -4,6 +4,7 @@ Its sections, of 8-byte words:
 
 - the table of warm prefixes and that of sessions, which every process writes;
 - for each replica the slices of its cache, which every process writes;
+- the counters of tenants that wait (:mod:`routing.shared_counters`), which every process writes;
 - for each process and replica one row with its part of the load, which only that process writes; processes of other
   hosts have rows too, which one process of this host writes for them (:mod:`routing.exchange`).
 
@@ -25,6 +26,9 @@ MAX_REPLICAS = 256
 #: Words of a replica's cache (:mod:`routing.warm_prefixes`), and a row of a load (:mod:`routing.replica_load`).
 CACHE_WORDS = 2080
 ROW = struct.Struct("21d")
+#: Entries of the table of counters, and words of each.
+COUNTERS = 1 << 13
+COUNTER_WORDS = 4
 #: A row begins with the sums from which positions are counted, which never go back while its replica has its place.
 _POSITIONS_BYTES = 4 * 8
 #: A place whose replica no process has known for so long, or whose remote process was silent, is given to another one.
@@ -43,7 +47,8 @@ _CACHE_BYTES = CACHE_WORDS * WORD
 _ROWS_BYTES = MAX_REPLICAS * ROW.size
 #: Where rows and tables begin.
 _ROWS_AT = _CACHES_AT + MAX_REPLICAS * _CACHE_BYTES
-_TABLES_AT = _ROWS_AT + (MAX_PROCESSES + MAX_REMOTE) * _ROWS_BYTES
+_COUNTERS_AT = _ROWS_AT + (MAX_PROCESSES + MAX_REMOTE) * _ROWS_BYTES
+_TABLES_AT = _COUNTERS_AT + COUNTERS * COUNTER_WORDS * WORD
 
 #: A row, and whether its process runs.
 PeerRow = tuple[bool, tuple[float, ...]]
@@ -135,6 +140,7 @@ class SharedState:
         tables = memory[_TABLES_AT : _TABLES_AT + (prefix_entries + session_entries) * WORD].cast("Q")
         self.prefixes = tables[:prefix_entries]
         self.sessions = tables[prefix_entries:]
+        self.counters = memory[_COUNTERS_AT:_TABLES_AT]
         self.host = host or Alone()
         self._memory = memory
         self._header = memory[:WORD].cast("Q")

@@ -149,8 +149,8 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
 def gateways(policy: str, fleet: Sequence[Engine], count: int, hosts: int) -> Sequence[Policy]:
     """Return ``count`` gateway processes with the named policy; only those of Hearth exchange what they know."""
     if policy in HEARTHS:
-        strict, exact = policy == HEARTH_STRICT, policy == HEARTH_EXACT
-        return hearth_policy.gateways(fleet, count, hosts, strict=strict, exact=exact)
+        kind = hearth_policy.Exact if policy == HEARTH_EXACT else hearth_policy.Hearth
+        return hearth_policy.gateways(fleet, count, hosts, kind, strict=policy == HEARTH_STRICT)
     return [POLICIES[policy](fleet) for _ in range(count)]
 
 

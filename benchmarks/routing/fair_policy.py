@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from benchmarks.routing.hearth_policy import PREFIX_ENTRIES, SESSION_ENTRIES, Hearth
+from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.simulator import MAX_SEQUENCES, Engine, Request
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Ticket
-from routing.shared_state import private
+from routing.shared_state import SharedState
 
 
 class FairHearth(Hearth):
     """One gateway process."""
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
-        super().__init__(engines, private(PREFIX_ENTRIES, SESSION_ENTRIES), strict=False)
-        self._queue: FairQueue[Request] = FairQueue()
+    #: False lets each process count for itself, and order only what waits in it.
+    shared = True
+
+    def __init__(self, engines: Sequence[Engine], state: SharedState, *, strict: bool = False) -> None:
+        super().__init__(engines, state, strict=strict)
+        self._queue: FairQueue[Request] = FairQueue("", self.router.counters if self.shared else None)
         #: Of requests that waited, and the prompt tokens that they were charged for.
         self._charged: dict[int, tuple[Ticket[Request], int]] = {}
 
     def choose(self, request: Request, now: float) -> int | None:
         """Return the number of a replica, or None if the request waits for one with room."""
         self.now = now
-        if not self._queue and self._with_room():
+        if not self._queue and not self._queue.others_wait() and self._with_room():
             return self.choose_replica(request, now)
         self._queue.add(request, UUID(int=request.conversation.tenant))
+        self._queue.post()
         return None
 
     def turns(self, now: float) -> Iterator[tuple[Request, int]]:
         """Yield requests that need wait no longer, and their replicas."""
         self.now = now
-        while (ticket := self._queue.first()) is not None and (free := self._with_room()):
+        while ticket := self._queue.first():
+            free = self._with_room()
+            if not self._queue.may_serve(ticket, room=bool(free)):
+                break
             request = ticket.item
             replica = self.choose_replica(request, now, free)
             choice, _ = self._running[id(request)]
@@ -39,6 +46,7 @@ class FairHearth(Hearth):
             self._queue.take(ticket, expected)
             self._charged[id(request)] = ticket, expected
             yield request, replica
+        self._queue.post()
 
     def ended(self, request: Request, now: float) -> None:
         """Tell the router, and charge the tenant for what the answer took."""
@@ -50,3 +58,9 @@ class FairHearth(Hearth):
 
     def _with_room(self) -> list[UUID]:
         return [replica for replica in self._replicas if self.router.has_room(replica, MAX_SEQUENCES)]
+
+
+class Unshared(FairHearth):
+    """One whose queue knows nothing of those of other processes."""
+
+    shared = False

@@ -2,6 +2,7 @@
 
 Four tenants send half of what the engines can answer; a fifth then sends three times as much as they can. The
 first four's times to the first token are compared: without the flood, with it, and with it behind Hearth's fair queue.
+Then two tenants flood several gateway processes, one of them through a single process: what is its share?
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from benchmarks import command
 from benchmarks.command import Finding
 from benchmarks.routing import hearth_policy, workloads
 from benchmarks.routing.__main__ import FIRST_SEED, SEEDS
-from benchmarks.routing.fair_policy import FairHearth
+from benchmarks.routing.fair_policy import FairHearth, Unshared
+from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.measures import percentile
-from benchmarks.routing.simulator import Simulation, engines
+from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS, Draw
+from routing.fair_queue import OUTPUT_WEIGHT
 
 PERCENTS = (50, 90, 99)
 #: Share of the engines' capacity that the four quiet tenants use together.
 LOAD = 0.5
+#: Gateway processes of one host through which a tenant sends more than through one.
+PROCESSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +67,28 @@ def simulate(case: Case, replicas: int, seed: int) -> list[float]:
     """Return the percentiles of the first four tenants' times to the first token, in seconds."""
     workload = case.draw(LOAD / USUAL_LOAD * replicas / USUAL_REPLICAS, Random(seed))
     fleet = engines(replicas, workload)
-    policies = [FairHearth(fleet)] if case.is_fair else hearth_policy.gateways(fleet, 1, 1)
+    policies = hearth_policy.gateways(fleet, 1, 1, FairHearth if case.is_fair else Hearth)
     requests = Simulation(workload, policies, fleet).run()
     times = sorted(each.ttft for each in requests if each.conversation.tenant)
     return [percentile(times, percent) for percent in PERCENTS]
+
+
+def share(requests: Sequence[Request]) -> float:
+    """Return which part of the work was done for the first tenant, until all requests of one of the two had begun."""
+    until = min(max(each.first_token_at for each in requests if each.conversation.tenant == of) for of in (0, 1))
+    work = [0.0, 0.0]
+    for each in requests:
+        if each.first_token_at <= until:
+            computed = each.turn.prompt_tokens - each.cached_tokens
+            work[each.conversation.tenant] += computed + OUTPUT_WEIGHT * each.turn.output_tokens
+    return work[0] / sum(work)
+
+
+def simulate_share(kind: type[FairHearth], replicas: int, seed: int) -> float:
+    """Return the share of a tenant that floods one process, beside one that floods all of them as much."""
+    workload = workloads.two_floods(replicas / USUAL_REPLICAS, Random(seed))
+    fleet = engines(replicas, workload)
+    return share(Simulation(workload, hearth_policy.gateways(fleet, PROCESSES, 1, kind), fleet).run())
 
 
 def _measure(given: argparse.Namespace, asked: str) -> Finding:
@@ -73,6 +96,10 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
     tasks = [(case, given.replicas, seed) for case in CASES for seed in seeds]
     with ProcessPoolExecutor() as pool:
         runs = list(pool.map(simulate, *zip(*tasks, strict=True)))
+        shares = [
+            fmean(pool.map(simulate_share, *zip(*((kind, given.replicas, seed) for seed in seeds), strict=True)))
+            for kind in (FairHearth, Unshared)
+        ]
     found = {
         case.name: [fmean(run[at] for run in runs[number * len(seeds) : (number + 1) * len(seeds)]) for at in range(3)]
         for number, case in enumerate(CASES)
@@ -89,7 +116,12 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
     for name, times in found.items():
         cells = [f"{each * 1000:,.0f} ({each / base - 1:+.0%})" for each, base in zip(times, calm, strict=True)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return Finding(date=date, text="\n".join(lines), samples={"command": asked, "seconds": found})
+    lines += [
+        "",
+        f"Two tenants flood {PROCESSES} gateway processes of one host alike, but one of them only through one process. "
+        f"It gets {shares[0]:.0%} of the work; {shares[1]:.0%} if each process counts for itself.",
+    ]
+    return Finding(date=date, text="\n".join(lines), samples={"command": asked, "seconds": found, "shares": shares})
 
 
 if __name__ == "__main__":

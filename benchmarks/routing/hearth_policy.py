@@ -36,11 +36,11 @@ class _SimulatedHost:
 
 
 def gateways(
-    engines: Sequence[Engine], count: int, hosts: int, *, strict: bool = False, exact: bool = False
+    engines: Sequence[Engine], count: int, hosts: int, kind: type[Hearth], *, strict: bool = False
 ) -> list[Hearth]:
-    """Return ``count`` gateway processes, spread over ``hosts``.
+    """Return ``count`` gateway processes of a ``kind``, spread over ``hosts``.
 
-    ``strict``: sessions stay at home, whatever that costs. ``exact``: processes see the engines' caches.
+    ``strict``: sessions stay at home, whatever that costs.
     """
     memories = [memoryview(bytearray(size(PREFIX_ENTRIES, SESSION_ENTRIES))) for _ in range(hosts)]
     found = []
@@ -48,7 +48,7 @@ def gateways(
         process, host = divmod(number, hosts)
         processes = len(range(host, count, hosts))
         state = SharedState(memories[host], PREFIX_ENTRIES, SESSION_ENTRIES, _SimulatedHost(process, processes))
-        found.append((Exact if exact else Hearth)(engines, state, strict=strict))
+        found.append(kind(engines, state, strict=strict))
     if hosts > 1:
         _Channel([found[host::hosts] for host in range(hosts)])
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -106,7 +107,7 @@ class Simulation:
         self._policies = policies
         self._block_size = workload.block_size
         self._events: list[tuple[float, int, Engine | _Next | _Look, int]] = []
-        self._queues = [each for each in policies if isinstance(each, Queue)]
+        self._queues = deque(each for each in policies if isinstance(each, Queue))
         self._waiting = 0
         self._order = itertools.count()
         self._gateways = itertools.cycle(range(len(policies)))
@@ -135,7 +136,8 @@ class Simulation:
     def _send(self, due: _Next, now: float) -> None:
         conversation, number = due.conversation, due.number
         turn = conversation.turns[number]
-        request = Request(turn, conversation, number, now, next(self._gateways))
+        gateway = next(self._gateways) if conversation.gateway is None else conversation.gateway
+        request = Request(turn, conversation, number, now, gateway)
         self.requests.append(request)
         replica = self._policies[request.gateway].choose(request, now)
         if replica is not None:
@@ -146,6 +148,7 @@ class Simulation:
         self._waiting += 1
 
     def _give_turns(self, now: float) -> None:
+        self._queues.rotate()  # no process is always the first to look
         for queue in self._queues:
             for request, replica in queue.turns(now):
                 self._waiting -= 1

@@ -27,6 +27,8 @@ class Conversation:
     session: bytes | None
     turns: tuple[Turn, ...]
     tenant: int = 0
+    #: The process to which its connection leads; None if each of its requests goes to the next process.
+    gateway: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

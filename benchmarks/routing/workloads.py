@@ -160,6 +160,21 @@ def flood(rate: float, random: Random) -> Workload:
     return _workload("flood", sorted([*calm, *found], key=lambda each: each.at))
 
 
+def two_floods(rate: float, random: Random) -> Workload:
+    """Return 2,000 requests each of two tenants at twice the capacity each; the first one has but one connection."""
+    names = itertools.count()
+
+    def turn() -> Turn:
+        return _turn((), random.randint(500, 1500), random.randint(20, 100), names)
+
+    found = [
+        Conversation(at=each.at, session=None, turns=each.turns, tenant=tenant, gateway=gateway)
+        for tenant, gateway in ((0, 0), (1, None))
+        for each in _single(2000, 85 * rate, turn, random)
+    ]
+    return _workload("two floods", sorted(found, key=lambda each: each.at))
+
+
 def _workload(name: str, found: list[Conversation], cache_blocks: int = CACHE_BLOCKS) -> Workload:
     return Workload(
         name=name,

@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from benchmarks.routing import hearth_policy, workloads
+from benchmarks.routing import fairness, hearth_policy, workloads
 from benchmarks.routing.__main__ import HEARTH, HEARTH_STRICT, HEARTHS, POLICIES, gateways
-from benchmarks.routing.fair_policy import FairHearth
+from benchmarks.routing.fair_policy import FairHearth, Unshared
+from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.measures import Measures, measure
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
@@ -50,14 +51,25 @@ def test_behind_the_fair_queue_a_flood_waits_and_others_do_not() -> None:
     some = tuple(each for each in whole.conversations if begins - 1 < each.at < begins + 3)
     workload = dataclasses.replace(whole, conversations=some)
     shown = {}
-    for policy in (hearth_policy.Hearth, FairHearth):
+    for policy in (Hearth, FairHearth):
         fleet = engines(3, workload)
-        policies = [FairHearth(fleet)] if policy is FairHearth else gateways(HEARTH, fleet, 1, 1)
-        requests = Simulation(workload, policies, fleet).run()
+        requests = Simulation(workload, hearth_policy.gateways(fleet, 1, 1, policy), fleet).run()
         assert len(requests) == len(some)
         quiet = [each for each in requests if each.conversation.tenant]
         shown[policy] = max(each.ttft for each in quiet)
-    assert shown[FairHearth] < shown[hearth_policy.Hearth] / 2
+    assert shown[FairHearth] < shown[Hearth] / 2
+
+
+def test_through_more_processes_a_tenant_gets_no_more() -> None:
+    whole = workloads.two_floods(0.25, Random(1))
+    workload = dataclasses.replace(whole, conversations=whole.conversations[:600])
+    shares = {}
+    for kind in (FairHearth, Unshared):
+        fleet = engines(2, workload)
+        requests = Simulation(workload, hearth_policy.gateways(fleet, 4, 1, kind), fleet).run()
+        shares[kind] = fairness.share(requests)
+    assert shares[FairHearth] == pytest.approx(0.5, abs=0.02)
+    assert shares[Unshared] < 0.4
 
 
 def test_turns_follow_the_answer_before() -> None:

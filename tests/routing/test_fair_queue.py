@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.fair_queue import FORGET_AT, FairQueue, Priority
+from routing.fair_queue import PATIENCE_SECONDS, POSTED_SECONDS, FairQueue, Priority
+from routing.shared_counters import Counter, CounterTable
+from routing.shared_file import SharedFile
+from routing.shared_state import COUNTERS, private
+from tests.routing.test_router import Clock
 
 ACME, GLOBEX, INITECH = (UUID(int=number) for number in range(1, 4))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of all processes."""
+    return Clock()
+
+
+@pytest.fixture
+def queues(tmp_path: Path, clock: Clock) -> Iterator[list[FairQueue[str]]]:
+    """The queues of one model in two processes of a host."""
+    with ExitStack() as stack:
+        files = [SharedFile.open(tmp_path / "routing", 1 << 6, 1 << 6) for _ in range(2)]
+        for file in files:
+            stack.callback(file.close)
+        yield [FairQueue("model", CounterTable(file.state, clock)) for file in files]
+
+
+def served_by_all(queues: list[FairQueue[str]], count: int) -> list[str]:
+    """Return the next requests when there is room for one at a time, and each process looks in its turn."""
+    found: list[str] = []
+    while len(found) < count:
+        for queue in queues:
+            ticket = queue.first()
+            if ticket is not None and queue.may_serve(ticket, room=True):
+                queue.take(ticket, 100)
+                found.append(ticket.item)
+            queue.post()
+    return found[:count]
 
 
 def served(queue: FairQueue[str], count: int, tokens: float = 100) -> list[str]:
@@ -110,15 +147,6 @@ def test_a_request_that_leaves_makes_way_and_is_not_charged() -> None:
     assert served(queue, 2) == ["b", "c"]
 
 
-def test_only_what_tenants_are_ahead_by_is_kept() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for number in range(1000):
-        queue.add("one", UUID(int=number + 1))
-        queue.add("two", UUID(int=number + 1))
-        served(queue, 2)
-    assert sum(map(len, queue._counters)) <= FORGET_AT
-
-
 @given(st.lists(st.tuples(st.sampled_from([ACME, GLOBEX]), st.integers(1, 1000)), max_size=60))
 def test_tenants_that_wait_are_never_further_apart_than_one_request(requests: list[tuple[UUID, int]]) -> None:
     queue: FairQueue[int] = FairQueue()
@@ -140,3 +168,59 @@ def test_a_class_that_is_served_first_puts_nobody_of_a_later_class_behind() -> N
     served(queue, 20, tokens=10_000)
     queue.add("newcomer", GLOBEX)
     assert "newcomer" in served(queue, 2)
+
+
+def test_a_tenant_gets_no_more_through_two_processes_than_another_through_one(queues: list[FairQueue[str]]) -> None:
+    for number in range(40):
+        queues[number % 2].add("both", ACME)
+        queues[0].add("one", GLOBEX)
+        queues[1].add("also both", ACME)
+    got = served_by_all(queues, 40)
+    assert got.count("one") == 20
+    assert all(abs(got[:upto].count("one") - upto / 2) <= 1 for upto in range(40))
+
+
+def test_a_higher_class_goes_first_in_whatever_process_it_waits(queues: list[FairQueue[str]]) -> None:
+    for queue in queues:
+        queue.add("standard", ACME)
+    for _ in range(3):
+        queues[1].add("high", GLOBEX, Priority.HIGH)
+    for queue in queues:
+        queue.post()
+    assert served_by_all(queues, 5) == ["high", "high", "high", "standard", "standard"]
+
+
+def test_room_that_another_process_does_not_use_is_left_to_it_for_a_moment(
+    queues: list[FairQueue[str]], clock: Clock
+) -> None:
+    here, there = queues
+    here.take(here.add("a", ACME), 100)
+    mine = here.add("b", ACME)
+    assert not here.others_wait()
+    there.add("c", GLOBEX)
+    there.post()
+    assert here.others_wait()
+    for room in (True, False):  # the moment begins again when the room is gone
+        assert not here.may_serve(mine, room=room)
+        clock.now += PATIENCE_SECONDS * 0.9
+    assert not here.may_serve(mine, room=True)
+    clock.now += PATIENCE_SECONDS
+    assert here.may_serve(mine, room=True)
+    there.post()
+    assert not here.may_serve(mine, room=True)
+    clock.now += 1.1 * POSTED_SECONDS  # it has stopped
+    assert not here.others_wait()
+    assert here.may_serve(mine, room=True)
+
+
+def test_a_counter_that_others_displace_begins_again_with_the_least(clock: Clock) -> None:
+    table = CounterTable(private(0, 0), clock)
+    least = Counter(table, "least")
+    counter = Counter(table, "tenant", least)
+    counter.set(700.0)
+    assert Counter(table, "tenant").value == 700.0
+    for number in range(8 * COUNTERS):
+        clock.now += 0.001
+        Counter(table, f"{number}")
+        least.set(500.0)
+    assert (counter.value, least.value) == (500.0, 500.0)

@@ -18,6 +18,7 @@ from gateway.control_plane.in_flight import InFlight
 from gateway.upstream.queue.bounds import QueueBounds, QueuedRequest
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Priority, Ticket
 from routing.router import Choice, Router, RoutingRequest
+from routing.shared_counters import CounterTable
 from workers.serving.endpoints import Endpoint
 
 #: While requests wait, seconds between two looks for room: other processes do not signal that one of theirs ended.
@@ -97,8 +98,8 @@ class _Waiter:
 class _ModelQueue(FairQueue[_Waiter]):
     """The requests that wait for one model."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, model: str, counters: CounterTable) -> None:
+        super().__init__(model, counters)
         #: How long the request that was served last had waited; 0 until one is served while others wait.
         self.last_wait_seconds = 0.0
 
@@ -122,15 +123,17 @@ class Turns:
         self._router = router
         self._in_flight = in_flight
         self._usable = usable
-        #: By model; kept when empty, because tenants may still be ahead of others.
+        #: By model.
         self._queues: dict[str, _ModelQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def at_once(self, waiting: Waiting) -> Turn | None:
-        """Return a turn if nothing waits for the model and a replica has room, or if the request may not wait."""
-        policy, queue = waiting.queued.caller.policy, self._queues.get(waiting.queued.model.name)
+        """Return a turn if nothing waits for the model, in whatever process of the host, and a replica has room, or if
+        the request may not wait.
+        """
+        policy, queue = waiting.queued.caller.policy, self._queue(waiting.queued.model.name)
         may_wait = policy.queue_requests > 0 and policy.queue_seconds > waiting.queued.waited_seconds
-        if queue and may_wait:
+        if may_wait and (queue or queue.others_wait()):
             return None
         endpoints = waiting.ready()
         if not endpoints:
@@ -142,7 +145,7 @@ class Turns:
     async def wait(self, waiting: Waiting) -> Turn:
         """Return a turn when it is the request's. Raises Unavailable if too many wait, or it waited too long."""
         queued, began = waiting.queued, time.monotonic()
-        queue = self._queues.setdefault(queued.model.name, _ModelQueue())
+        queue = self._queue(queued.model.name)
         if not queue:  # the last wait was in an earlier queue
             queue.last_wait_seconds = 0.0
         outcome: Outcome = "client_gone"
@@ -197,6 +200,7 @@ class Turns:
         waiter = _Waiter(waiting, queue)
         policy = queued.caller.policy
         ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)
+        queue.post()
         if self._timer is None:
             self._look_later()
         try:
@@ -219,14 +223,21 @@ class Turns:
             if not endpoints:
                 queue.remove(ticket)
                 turn = Turn(None, endpoints)
-            elif free := set(self._with_room(endpoints)):
+            elif queue.may_serve(ticket, room=bool(free := set(self._with_room(endpoints)))):
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
                 choice = self._choose(waiter.waiting, endpoints, free)
                 turn = Turn(choice, endpoints, _Charge(queue, ticket, choice))
             else:
                 break
             waiter.turn.set_result(turn)
+        queue.post()
         return len(queue)
+
+    def _queue(self, model: str) -> _ModelQueue:
+        found = self._queues.get(model)
+        if found is None:
+            found = self._queues[model] = _ModelQueue(model, self._router.counters)
+        return found
 
     def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Collection[UUID] | None = None) -> Choice:
         usable = self._usable([each.replica_id for each in endpoints])

@@ -15,7 +15,7 @@ from routing.shared_state import WORD, SharedState
 log = logging.getLogger(__name__)
 
 #: Changes with the layout, so that an upgrade's processes do not read what those before them wrote.
-LAYOUT = 2
+LAYOUT = 3
 #: Entries of prompts for each entry of a session.
 PREFIXES_PER_SESSION = 32
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +17,7 @@ from aiohttp import web
 
 from gateway.errors import Unavailable, no_replica_ready
 from gateway.upstream.queue import wait_queue
+from routing import fair_queue
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
@@ -228,7 +232,7 @@ async def test_retry_after_is_the_models_own_last_wait_and_no_longer_than_ones_o
     sent = await send(gateway, "a0", "a1")
     assert await refused() == "1"
     queues[MODEL].last_wait_seconds = 5.0
-    queues["another"] = type(queues[MODEL])()
+    queues["another"] = type(queues[MODEL])("another", gateway.runtime.components.dispatcher._router.counters)
     queues["another"].last_wait_seconds = 3.0
     assert await refused() == "5"
     queues[MODEL].last_wait_seconds = 3600.0
@@ -377,9 +381,11 @@ async def test_a_request_whose_replica_fails_goes_to_another_though_it_is_full(g
     await gateway.idle()
 
 
-async def test_what_one_process_sends_fills_a_replica_for_the_other(
-    gateway: Gateway, engines: tuple[ScriptedEngine, ScriptedEngine], tmp_path: Any
-) -> None:
+@asynccontextmanager
+async def beside(
+    gateway: Gateway, engines: tuple[ScriptedEngine, ScriptedEngine], tmp_path: Path
+) -> AsyncIterator[tuple[Gateway, Gate]]:
+    """Run a second process of the host, with one replica for both that runs one request at a time."""
     async with tenants.raw_door(gateway.world, engines, tmp_path / "wal") as second:
         for process in (gateway, second):
             router = process.runtime.components.dispatcher._router
@@ -388,9 +394,40 @@ async def test_what_one_process_sends_fills_a_replica_for_the_other(
                 router._looked_at = 0.0  # it looks once in a second
         gate = await fill(gateway)
         await until(lambda: [each.max_requests for each in second.runtime.feed.snapshot.endpoints[MODEL]] == [1])
+        yield second, gate
+        await second.idle()
+
+
+async def test_what_one_process_sends_fills_a_replica_for_the_other(
+    gateway: Gateway, engines: tuple[ScriptedEngine, ScriptedEngine], tmp_path: Path
+) -> None:
+    async with beside(gateway, engines, tmp_path) as (second, gate):
         (running,) = await send(gateway, "a0")
         waiting = asyncio.ensure_future(second.ask(saying("a1")))
         await until(lambda: second.held() == 1)
         gate.open()
         assert ((await running).status, (await waiting).status) == (200, 200)
-        await second.idle()
+
+
+async def test_a_tenant_that_waits_in_two_processes_gets_no_more_than_one_that_waits_in_one(
+    gateway: Gateway,
+    engines: tuple[ScriptedEngine, ScriptedEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "PATIENCE_SECONDS", 60.0)  # machines that run tests may be slow
+    monkeypatch.setattr(fair_queue, "POSTED_SECONDS", 60.0)
+    async with beside(gateway, engines, tmp_path) as (second, gate):
+        before = len(order(gateway))
+        sent = await send(gateway, *(f"a{number}" for number in range(5)))
+        for number in range(4):
+            sent.append(asyncio.ensure_future(second.ask(saying(f"b{number}"))))
+            await until(lambda: second.held() == number + 1)  # noqa: B023
+        for number in range(4):
+            key = gateway.world.globex.secret
+            sent.append(asyncio.ensure_future(second.ask(saying(f"g{number}"), key=key)))
+            await until(lambda: second.held() == number + 5)  # noqa: B023
+        gate.open()
+        assert {got.status for got in await asyncio.gather(*sent)} == {200}
+        got = [text[0] == "g" for text in order(gateway)[before + 1 :]]
+        assert sum(got[:8]) == 4

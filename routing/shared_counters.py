@@ -1,0 +1,78 @@
+"""Numbers under names, which every process of a host may change: tenants' counters, and what each process waits with.
+
+They are in a table of fixed size in the memory that the processes share. A name has one of a few places, by its hash;
+when all of those are taken it gets the one that was unused for longest. Of two processes that change a number at the
+same moment one may lose its change, as everywhere in that memory (:mod:`routing.shared_state`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from routing.shared_state import COUNTER_WORDS, COUNTERS, SharedState
+
+#: How many places a name may have.
+_WAYS = 8
+#: An entry has four words: the name's hash, its number, its rank, and when it was last used, in seconds.
+_NUMBER, _RANK, _USED_AT = 1, 2, 3
+
+
+class CounterTable:
+    """The table. Not thread-safe."""
+
+    def __init__(self, state: SharedState, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds, the same in all processes."""
+        self.state = state
+        self.clock = clock
+        self.keys = state.counters.cast("Q")
+        self.numbers = state.counters.cast("d")
+
+    def place(self, key: int, number: float) -> int:
+        """Return where the entry of a key begins; one that was not there begins with ``number``."""
+        first = key % (COUNTERS // _WAYS) * _WAYS
+        places = [at * COUNTER_WORDS for at in range(first, first + _WAYS)]
+        for at in places:
+            if self.keys[at] == key:
+                return at
+        taken = min(places, key=lambda at: self.numbers[at + _USED_AT])
+        self.numbers[taken + _NUMBER], self.numbers[taken + _RANK] = number, 0.0
+        self.numbers[taken + _USED_AT] = self.clock()
+        self.keys[taken] = key
+        return taken
+
+
+class Counter:
+    """One number. One that another name displaced begins again."""
+
+    __slots__ = ("_at", "_key", "_least", "_table")
+
+    def __init__(self, table: CounterTable, name: str, least: Counter | None = None) -> None:
+        """``least``: what it begins with; by default 0."""
+        self._table = table
+        self._key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
+        self._least = least
+        self._at = table.place(self._key, least.value if least else 0.0)
+
+    @property
+    def value(self) -> float:
+        """Return the number."""
+        return self._table.numbers[self._place() + _NUMBER]
+
+    def set(self, number: float, rank: int = 0) -> None:
+        """Change the number and its rank; 0 is none."""
+        numbers, at = self._table.numbers, self._place()
+        numbers[at + _NUMBER], numbers[at + _RANK], numbers[at + _USED_AT] = number, rank, self._table.clock()
+
+    def ranked(self, seconds: float) -> tuple[int, float] | None:
+        """Return rank and number; None without a rank, or if they were not set for so long."""
+        numbers, at = self._table.numbers, self._place()
+        if not numbers[at + _RANK] or self._table.clock() - numbers[at + _USED_AT] > seconds:
+            return None
+        return int(numbers[at + _RANK]), numbers[at + _NUMBER]
+
+    def _place(self) -> int:
+        if self._table.keys[self._at] != self._key:
+            self._at = self._table.place(self._key, self._least.value if self._least else 0.0)
+        return self._at
