@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, models, retention, routing
+from hearth.cli import backup, checks, models, retention, routing, sizing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -71,6 +71,7 @@ for command in (
     parts.bootstrap,
     parts.secrets,
     models.deploy,
+    sizing.size,
     models.model,
     models.engine,
     backup.backup,

@@ -1,0 +1,109 @@
+"""`hearth size`: how many GPUs a model needs, before anything is bought or deployed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from hearth.checks.preflight import PreflightError
+from hearth.cli.output.text_table import table
+from hearth.provisioning import model_files
+from workers.sizing import gpus, layouts, model_shape
+from workers.sizing.errors import CannotSize, DoesNotFit
+from workers.sizing.gpus import GIB
+from workers.sizing.layouts import Layout
+from workers.sizing.model_shape import DTYPE_BYTES, METHOD_BITS, ModelShape
+
+KV_DTYPES = ("auto", "fp8")
+
+
+@click.command(short_help="Compute how many GPUs a model needs.")
+@click.argument("source")
+@click.option("--gpu", required=True, help=f"Its memory in GiB, or one of {', '.join(gpus.KNOWN)}.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 16), default=8, show_default=True)
+@click.option("--context-tokens", type=click.IntRange(min=1), help="Longest prompt and response. Default: as proposed.")
+@click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of the KV cache.")
+@click.option("--quantization", type=click.Choice(sorted(METHOD_BITS)), help="Quantise weights when they are loaded.")
+@click.option("--requests", type=click.IntRange(min=1), default=1, show_default=True, help="Requests at once.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Prompt and response of one of them. Default: the context.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def size(source: str, requests: int, tokens: int | None, as_json: bool, **given: Any) -> None:
+    """Compute from a model's config.json how many GPUs of one node a replica needs, and what fits beside the weights.
+
+    SOURCE is a folder, a Hugging Face id or a config.json. Nothing is deployed, and no weights are downloaded. The
+    figures are estimates; `vllm` measures the rest when it starts.
+
+    \b
+    Examples:
+      hearth size Qwen/Qwen3-8B --gpu H100
+      hearth size /models/llama-70b --gpu A100 --context-tokens 32768 --requests 40 --tokens 4096
+      hearth size ./config.json --gpu 48 --quantization fp8 --kv-dtype fp8
+    """
+    try:
+        shape, layout, stored = _computed(source, **given)
+    except (CannotSize, DoesNotFit) as error:
+        raise PreflightError(str(error), "") from error
+    replicas = layouts.replicas_for(layout, requests, tokens or layout.context_tokens)
+    options = _engine_options(layout, given["kv_dtype"], given["quantization"])
+    if as_json:
+        print(json.dumps(_as_json(shape, layout, replicas, options), indent=2))
+        return
+    print(table(("", ""), _rows(shape, layout, "files" if stored else "config.json")))
+    for note in shape.notes:
+        print(f"Note: {note}.")
+    print(f"Replicas for {requests:,} × {tokens or layout.context_tokens:,} tokens at once: {replicas:,}.")
+    print(f"Options of the engine: {shlex.join(options)}")
+
+
+def _computed(
+    source: str, *, gpu: str, gpus_per_node: int, context_tokens: int | None, kv_dtype: str, quantization: str | None
+) -> tuple[ModelShape, Layout, int]:
+    """Return the model's shape, its smallest layout, and the bytes of its files, 0 if they are not what is loaded."""
+    gpu_bytes = gpus.memory_bytes(gpu)
+    config, files = model_files.configuration(source)
+    shape = model_shape.read(config, quantization)
+    if context_tokens and shape.context_tokens and context_tokens > shape.context_tokens:
+        raise CannotSize(f"The model was made for {shape.context_tokens:,} tokens, not {context_tokens:,}.")
+    stored = files.weight_bytes if files is not None and not quantization else 0
+    layout = layouts.smallest(
+        shape,
+        gpu_bytes,
+        gpus_per_node=gpus_per_node,
+        context_tokens=context_tokens,
+        kv_value_bytes=DTYPE_BYTES[kv_dtype],
+        weight_bytes=stored or None,
+    )
+    return shape, layout, stored
+
+
+def _engine_options(layout: Layout, kv_dtype: str, quantization: str | None) -> list[str]:
+    options = ["--max-model-len", str(layout.context_tokens)]
+    if layout.gpus > 1:
+        options += ["--tensor-parallel-size", str(layout.gpus)]
+    if kv_dtype != "auto":
+        options += ["--kv-cache-dtype", kv_dtype]
+    if quantization:
+        options += ["--quantization", quantization]
+    return options
+
+
+def _rows(shape: ModelShape, layout: Layout, weights_from: str) -> list[tuple[str, str]]:
+    return [
+        ("Model", f"{shape.architecture}, {shape.parameters / 1e6:,.0f} million parameters"),
+        ("GPUs per replica", f"{layout.gpus} × {layout.gpu_bytes / GIB:.1f} GiB, tensor parallel"),
+        ("Weights per GPU", f"{layout.weight_bytes / GIB:.2f} GiB (from its {weights_from})"),
+        ("Working memory per GPU", f"{layout.working_bytes / GIB:.2f} GiB"),
+        ("KV cache per GPU", f"{layout.kv_bytes / GIB:.2f} GiB"),
+        ("KV cache per token", f"{layout.kv_bytes_per_token / 1024:.1f} KiB per GPU"),
+        ("Tokens in the cache", f"{layout.kv_tokens:,}"),
+        ("Context", f"{layout.context_tokens:,} tokens, {layout.sequences:,} such requests at once"),
+    ]
+
+
+def _as_json(shape: ModelShape, layout: Layout, replicas: int, options: list[str]) -> dict[str, Any]:
+    model = {"architecture": shape.architecture, "parameters": shape.parameters, "notes": list(shape.notes)}
+    return {"model": model, "layout": asdict(layout), "replicas": replicas, "engine_options": options}

@@ -1,0 +1,117 @@
+"""The files of a model: in a folder, on the Hugging Face Hub, or in this machine's cache of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hearth.checks.preflight import PreflightError
+
+#: Formats that vLLM loads.
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+CONFIGURATIONS = ("config.json", "params.json")
+HUB = "https://huggingface.co"
+HUB_TIMEOUT_SECONDS = 10.0
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """The names of a model's files and their sizes in bytes, where known."""
+
+    where: str
+    sizes: dict[str, int]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the size of the weights in one format: repositories often hold the same weights in several."""
+        totals = [sum(size for name, size in self.sizes.items() if name.endswith(ending)) for ending in WEIGHTS]
+        return next((total for total in totals if total), 0)
+
+
+def find(source: str) -> ModelFiles:
+    """Return the files of a model by its folder or its Hugging Face id. Raises PreflightError."""
+    folder = Path(source)
+    if folder.is_dir():
+        return ModelFiles(where=f"The folder {folder}", sizes=_sizes_in(folder))
+    if not _HUB_ID.fullmatch(source) or ".." in source:
+        raise PreflightError(
+            f"The folder {source!r} does not exist on this machine, and it is no Hugging Face id.",
+            "Give --source a folder with a model, or an id like Qwen/Qwen3-8B.",
+        )
+    return _files_of_id(source)
+
+
+def configuration(source: str) -> tuple[dict[str, Any], ModelFiles | None]:
+    """Return a model's config.json and its files. ``source`` may be that file itself, without files beside it.
+
+    Raises PreflightError.
+    """
+    path = Path(source)
+    if path.is_file():
+        return _read_configuration(path, str(path)), None
+    files = find(source)
+    if "config.json" not in files.sizes:
+        raise PreflightError(f"{files.where} has no config.json.", "")
+    return _read_configuration(path / "config.json" if path.is_dir() else _downloaded(source), files.where), files
+
+
+def _read_configuration(file: Path, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise PreflightError(f"The config.json of {where} cannot be read: {error}.", "") from error
+    if not isinstance(found, dict):
+        raise PreflightError(f"The config.json of {where} is no JSON object.", "")
+    return found
+
+
+def _downloaded(source: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    hub = os.environ.get("HF_ENDPOINT") or HUB
+    try:
+        return Path(huggingface_hub.hf_hub_download(source, "config.json", endpoint=hub))
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]
+        raise PreflightError(f"The config.json of {source} cannot be read from {hub} ({error}).", "") from error
+
+
+def _files_of_id(source: str) -> ModelFiles:
+    """Return the files of a model on the Hugging Face Hub, or those in this machine's cache if the Hub is silent."""
+    import huggingface_hub  # half a second, which only this needs
+    from huggingface_hub import errors
+
+    hub = os.environ.get("HF_ENDPOINT") or HUB
+    try:
+        found = huggingface_hub.HfApi(endpoint=hub).model_info(source, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
+    except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
+        raise PreflightError(
+            f"{hub} has no model {source!r}, or it may not be read from here.",
+            "Check the spelling. For a private or gated model set HF_TOKEN here and where the engines run.",
+        ) from error
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # its HTTP client's, imported there
+        return _cached(source, hub, error)
+    files = found.siblings or []
+    return ModelFiles(where=f"{source} on {hub}", sizes={each.rfilename: each.size or 0 for each in files})
+
+
+def _cached(source: str, hub: str, problem: Exception) -> ModelFiles:
+    import huggingface_hub
+
+    try:
+        folder = Path(huggingface_hub.snapshot_download(source, local_files_only=True))
+    except (OSError, ValueError):
+        raise PreflightError(
+            f"{hub} does not answer ({type(problem).__name__}), and {source} is not in the cache of this machine.",
+            "Try again later, download it first (`hf download`), or give --source a folder.",
+        ) from problem
+    return ModelFiles(where=f"{source} in {folder}", sizes=_sizes_in(folder))
+
+
+def _sizes_in(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
