@@ -17,6 +17,8 @@ from workers.scheduler import placeholder_pools, promotion, reconciler, slot_lea
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000
+#: GPUs of the largest machine.
+MAX_SLOTS_PER_REPLICA = 16
 #: Time for requests to finish when everything is shut down.
 SHUTDOWN_DRAIN_SECONDS = 20
 
@@ -46,39 +48,74 @@ def ensure_node(actor: Actor, *, pool: Pool, name: str) -> Node:
 
 
 @transaction.atomic
-def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[Pool], replicas: int) -> Deployment:
+def create(
+    actor: Actor,
+    *,
+    name: str,
+    revision: ModelRevision,
+    pools: Sequence[Pool],
+    replicas: int,
+    slots_per_replica: int = 1,
+) -> Deployment:
     """Create a deployment that fills ``pools`` in the order given. Raises Conflict, BadCount."""
     _check_bounds(replicas, replicas)
+    _check_slots(slots_per_replica)
     existing = Deployment.objects.filter(name=name).first()
     if existing is not None:
         raise Conflict("deployment", name, "id", str(existing.id), "a new one")
     deployment = Deployment.objects.create(
-        name=name, revision=revision, desired_replicas=replicas, min_replicas=replicas, max_replicas=replicas
+        name=name,
+        revision=revision,
+        desired_replicas=replicas,
+        min_replicas=replicas,
+        max_replicas=replicas,
+        slots_per_replica=slots_per_replica,
     )
     _link(deployment, pools)
-    after = {"name": name, "revision": str(revision.id), "replicas": replicas, "pools": [pool.name for pool in pools]}
+    after = {
+        "name": name,
+        "revision": str(revision.id),
+        "replicas": replicas,
+        "pools": [pool.name for pool in pools],
+        "slots_per_replica": slots_per_replica,
+    }
     audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
     return deployment
 
 
 @transaction.atomic
-def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: Sequence[Pool]) -> Deployment:
-    """Move a deployment to another revision and other pools; idempotent.
+def redeploy(
+    actor: Actor,
+    deployment: str,
+    *,
+    revision: ModelRevision,
+    pools: Sequence[Pool],
+    slots_per_replica: int | None = None,
+) -> Deployment:
+    """Move a deployment to another revision, other pools, or replicas of another size; idempotent.
 
-    All its replicas are withdrawn at once and drain; the reconciler starts the new ones. Raises NotFound.
+    ``slots_per_replica``: None leaves it. All its replicas are withdrawn at once and drain; the reconciler starts the
+    new ones. Raises NotFound, BadCount.
     """
+    if slots_per_replica is not None:
+        _check_slots(slots_per_replica)
     reconciler.lock(wait=True)
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
     links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
-    before = {"revision": str(row.revision_id), "pools": [link.pool.name for link in links.select_related("pool")]}
-    after = {"revision": str(revision.id), "pools": [pool.name for pool in pools]}
+    slots = row.slots_per_replica if slots_per_replica is None else slots_per_replica
+    before = {
+        "revision": str(row.revision_id),
+        "pools": [link.pool.name for link in links.select_related("pool")],
+        "slots_per_replica": row.slots_per_replica,
+    }
+    after = {"revision": str(revision.id), "pools": [pool.name for pool in pools], "slots_per_replica": slots}
     if before == after:
         return row
     _evict_unfit(row, revision)
-    row.revision = revision
-    row.save(update_fields=["revision"])
+    row.revision, row.slots_per_replica = revision, slots
+    row.save(update_fields=["revision", "slots_per_replica"])
     links.delete()
     _link(row, pools)
     if reconciler.withdraw(row.replicas.all()):
@@ -194,3 +231,8 @@ def _check_bounds(minimum: int, maximum: int) -> None:
         raise BadCount(minimum, f"0 to {MAX_REPLICAS}")
     if not minimum <= maximum <= MAX_REPLICAS:
         raise BadCount(maximum, f"{minimum} to {MAX_REPLICAS}", "replicas at most")
+
+
+def _check_slots(slots: int) -> None:
+    if not 1 <= slots <= MAX_SLOTS_PER_REPLICA:
+        raise BadCount(slots, f"1 to {MAX_SLOTS_PER_REPLICA}", "slots for each replica")

@@ -19,6 +19,8 @@ from workers.engines import environment as engine_environment
 
 #: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
 MOST_REPLICAS = 1000
+#: ``workers.fleet.deployments.MAX_SLOTS_PER_REPLICA``, likewise.
+MOST_SLOTS = 16
 
 
 def _split(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -35,6 +37,13 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 @click.option("--engine", type=click.Choice(("vllm", "simulated")), default="vllm", show_default=True)
 @click.option("--task", type=click.Choice(("text", "embeddings")), default="text", show_default=True)
 @click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), default=1, show_default=True)
+@click.option(
+    "--slots-per-replica",
+    type=click.IntRange(1, MOST_SLOTS),
+    default=1,
+    show_default=True,
+    help="Slots of one node that each replica takes, which divides the model among as many GPUs; see `hearth size`.",
+)
 @click.option(
     "--context-tokens",
     type=click.IntRange(min=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,7 +49,7 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
     except (CannotSize, DoesNotFit) as error:
         raise PreflightError(str(error), "") from error
     replicas = layouts.replicas_for(layout, requests, tokens or layout.context_tokens)
-    options = _engine_options(layout, given["kv_dtype"], given["quantization"])
+    options = _options(layout, replicas, given["kv_dtype"], given["quantization"])
     if as_json:
         print(json.dumps(_as_json(shape, layout, replicas, options), indent=2))
         return
@@ -56,7 +57,12 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
     for note in shape.notes:
         print(f"Note: {note}.")
     print(f"Replicas for {requests:,} × {tokens or layout.context_tokens:,} tokens at once: {replicas:,}.")
-    print(f"Options of the engine: {shlex.join(options)}")
+    print(f"To deploy it: {shlex.join(['hearth', 'deploy', 'NAME', '--source', _deployed_from(source), *options])}")
+
+
+def _deployed_from(source: str) -> str:
+    """Return the source to deploy: for a config.json its folder."""
+    return str(Path(source).parent) if Path(source).is_file() else source
 
 
 def _computed(
@@ -80,15 +86,13 @@ def _computed(
     return shape, layout, stored
 
 
-def _engine_options(layout: Layout, kv_dtype: str, quantization: str | None) -> list[str]:
-    options = ["--max-model-len", str(layout.context_tokens)]
-    if layout.gpus > 1:
-        options += ["--tensor-parallel-size", str(layout.gpus)]
-    if kv_dtype != "auto":
-        options += ["--kv-cache-dtype", kv_dtype]
-    if quantization:
-        options += ["--quantization", quantization]
-    return options
+def _options(layout: Layout, replicas: int, kv_dtype: str, quantization: str | None) -> list[str]:
+    """Return the options of `hearth deploy`."""
+    options = ["--replicas", str(replicas), "--slots-per-replica", str(layout.gpus)]
+    options += ["--context-tokens", str(layout.context_tokens)]
+    engine = ["--kv-cache-dtype", kv_dtype] if kv_dtype != "auto" else []
+    engine += ["--quantization", quantization] if quantization else []
+    return [*options, f"--engine-args={shlex.join(engine)}"] if engine else options
 
 
 def _rows(shape: ModelShape, layout: Layout, weights_from: str) -> list[tuple[str, str]]:
@@ -106,4 +110,4 @@ def _rows(shape: ModelShape, layout: Layout, weights_from: str) -> list[tuple[st
 
 def _as_json(shape: ModelShape, layout: Layout, replicas: int, options: list[str]) -> dict[str, Any]:
     model = {"architecture": shape.architecture, "parameters": shape.parameters, "notes": list(shape.notes)}
-    return {"model": model, "layout": asdict(layout), "replicas": replicas, "engine_options": options}
+    return {"model": model, "layout": asdict(layout), "replicas": replicas, "deploy_options": options}

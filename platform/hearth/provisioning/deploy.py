@@ -41,6 +41,13 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int) -> Deployment:
     deployments.restore(actor, revision.model)
     found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()
     if found is None:
-        return deployments.create(actor, name=deployment_name(name), revision=revision, pools=[pool], replicas=replicas)
-    deployments.redeploy(actor, found.name, revision=revision, pools=[pool])
+        return deployments.create(
+            actor,
+            name=deployment_name(name),
+            revision=revision,
+            pools=[pool],
+            replicas=replicas,
+            slots_per_replica=spec.slots_per_replica,
+        )
+    deployments.redeploy(actor, found.name, revision=revision, pools=[pool], slots_per_replica=spec.slots_per_replica)
     return deployments.scale(actor, found.name, replicas)

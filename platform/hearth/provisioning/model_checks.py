@@ -30,7 +30,7 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> None:
         raise PreflightError(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
         raise PreflightError(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
-    _check_fit(files, pool)
+    _check_fit(files, pool, spec.slots_per_replica)
 
 
 def check_name_is_free(name: str) -> None:
@@ -59,12 +59,13 @@ def _check_lengths(spec: ModelSpec) -> None:
         )
 
 
-def _check_fit(files: ModelFiles, pool: Pool) -> None:
-    """Raise PreflightError if the weights alone are larger than the largest slot of the pool."""
+def _check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
+    """Raise PreflightError if the weights alone are larger than the largest slots of the pool that a replica takes."""
     largest = Slot.objects.filter(node__pool=pool, health=Slot.Health.OK).aggregate(most=Max("memory_bytes"))["most"]
-    if largest is not None and files.weight_bytes > largest:
+    if largest is not None and files.weight_bytes > largest * slots:
+        have = f"the largest slot of pool {pool.name} has" if slots == 1 else f"{slots} slots of pool {pool.name} have"
         raise PreflightError(
-            f"{files.where} has {files.weight_bytes // _MIB} MiB of weights, and the largest slot of pool {pool.name} "
-            f"has {largest // _MIB} MiB.",
-            "Choose a smaller or quantised model, or add a node with more memory to the pool.",
+            f"{files.where} has {files.weight_bytes // _MIB} MiB of weights, and {have} {largest * slots // _MIB} MiB.",
+            "Take more slots by --slots-per-replica (`hearth size` says how many), a smaller or quantised model, or a "
+            "node with more memory.",
         )

@@ -29,6 +29,8 @@ class ModelSpec:
     engine_args: tuple[str, ...] = ()
     #: Limit of prompt and response together. A model in a folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
+    #: Slots of one node that each replica takes; a model is divided among as many GPUs.
+    slots_per_replica: int = 1
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
     tenants: tuple[str, ...] | None = None
 

@@ -146,6 +146,25 @@ def test_weights_that_no_slot_of_the_pool_can_hold_are_refused(tmp_path: Path) -
     assert not Model.objects.filter(name="big").exists()
 
 
+@pytest.mark.usefixtures("filled")
+def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path) -> None:
+    folder = tmp_path / "big"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.truncate(3 << 20)
+    Slot.objects.update(memory_bytes=2 << 20)
+    made = deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=2), 1)
+    assert made.slots_per_replica == 2
+    replica = made.replicas.create(revision=made.revision, generation=1)
+    again = deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=3), 1)
+    assert again.slots_per_replica == 3
+    replica.refresh_from_db()
+    assert replica.desired_state == "stopped"  # one of another size takes its place
+    with pytest.raises(BadCount):
+        deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=17), 1)
+
+
 class Hub(http.server.BaseHTTPRequestHandler):
     """A hub with one model of 100 bytes."""
 

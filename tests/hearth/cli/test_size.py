@@ -34,14 +34,16 @@ def test_the_table_has_gpus_memory_replicas_and_options(config: Path) -> None:
     assert rows["Weights per GPU"] == "32.85 GiB (from its config.json)"
     assert rows["Context"].startswith("131,072 tokens, 7 such requests")
     assert "Replicas for 100 × 20,000 tokens at once: 3." in found.output
-    assert "--max-model-len 131072 --tensor-parallel-size 4 --kv-cache-dtype fp8" in found.output
+    options = "--replicas 3 --slots-per-replica 4 --context-tokens 131072 '--engine-args=--kv-cache-dtype fp8'"
+    assert f"hearth deploy NAME --source {config.parent} {options}\n" in found.output
 
 
 def test_json_has_the_same_figures(config: Path) -> None:
     found = json.loads(size(config, "--gpu", "H200", "--context-tokens", "32768", "--json").output)
     assert found["layout"]["gpus"] == 2
     assert found["layout"]["context_tokens"] == 32768
-    assert found["engine_options"] == ["--max-model-len", "32768", "--tensor-parallel-size", "2"]
+    options = ["--replicas", "1", "--slots-per-replica", "2", "--context-tokens", "32768"]
+    assert found["deploy_options"] == options
 
 
 def test_a_folder_counts_by_the_size_of_its_files() -> None:
