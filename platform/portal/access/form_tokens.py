@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from functools import cache
 
 from django.conf import settings
 from redis import Redis
 
+from portal import redis_clients
 from portal.access.login_throttle import UNAVAILABLE
 
 #: How long a used token is remembered: longer than a browser repeats a request.
@@ -39,7 +39,5 @@ def use(token: str) -> bool:
         return True
 
 
-@cache
 def _redis() -> Redis:
-    timeout = settings.REDIS_TIMEOUT_SECONDS
-    return Redis.from_url(settings.REDIS_LIMITS_URL, socket_timeout=timeout, socket_connect_timeout=timeout)
+    return redis_clients.client(settings.REDIS_LIMITS_URL, settings.REDIS_TIMEOUT_SECONDS)

@@ -13,7 +13,6 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from threading import BoundedSemaphore
 
 from django.conf import settings
@@ -23,6 +22,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as TooSlow
 
+from portal import redis_clients
 from portal.errors import TooManyAttempts
 from tenants import networks
 
@@ -108,7 +108,5 @@ def _keys(name: str, client: str) -> dict[str, int]:
     }
 
 
-@cache
 def _redis() -> Redis:
-    timeout = settings.REDIS_TIMEOUT_SECONDS
-    return Redis.from_url(settings.REDIS_LIMITS_URL, socket_timeout=timeout, socket_connect_timeout=timeout)
+    return redis_clients.client(settings.REDIS_LIMITS_URL, settings.REDIS_TIMEOUT_SECONDS)

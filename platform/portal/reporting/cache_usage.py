@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from uuid import UUID
 
 from django.conf import settings
@@ -13,6 +12,7 @@ from redis import Redis, RedisError
 from caching import store
 from caching.store import CacheUsage
 from catalogue.models import ModelAlias
+from portal import redis_clients
 from tenants.ids import TenantId
 from tenants.keys import keys
 from tenants.models import Tenant
@@ -54,7 +54,5 @@ def _names_of(model_name: str) -> frozenset[str]:
     return frozenset({model_name, *aliases})
 
 
-@cache
 def _redis() -> Redis:
-    timeout = TIMEOUT_SECONDS
-    return Redis.from_url(settings.REDIS_CACHE_URL, socket_timeout=timeout, socket_connect_timeout=timeout)
+    return redis_clients.client(settings.REDIS_CACHE_URL, TIMEOUT_SECONDS)
