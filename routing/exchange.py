@@ -1,4 +1,5 @@
-"""What gateways tell those of other hosts, a few times a second: which prompts were computed where, homes, and loads.
+"""What gateways tell those of other hosts, a few times a second: prompts by where they were computed, homes, loads, and
+what tenants that waited were charged.
 
 Each process packs its own message. On each host one process reads those of the others: it marks their prompts in the
 table as used, settles their sessions, and keeps a row for each of their processes. Positions in an engine's queue mean
@@ -21,6 +22,7 @@ from routing.prefix_hash import PrefixHashes
 from routing.replica_load import LoadRow
 from routing.router import Choice, Router
 from routing.sessions import LONGEST_TTL_SECONDS
+from routing.shared_counters import MAX_CHARGES
 from routing.shared_state import MAX_REMOTE
 
 #: A message has the latest prompts, with at most this many links in all; a link takes 12 bytes.
@@ -33,6 +35,8 @@ _LINK_BYTES, _END_BYTES = 8, 4
 
 
 _Key = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+_Name = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+_Charge = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 _Count = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)]
 
 
@@ -57,6 +61,8 @@ class _Message(msgspec.Struct, array_like=True):
     process: _Key
     rows: dict[_Key, LoadRow]
     prompts: list[_Prompt]
+    #: Tokens charged since the last message, by the hash of a counter's name; from earlier releases none.
+    charges: Annotated[dict[_Name, _Charge], msgspec.Meta(max_length=MAX_CHARGES)] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -91,7 +97,8 @@ class Exchange:
         self._prompts.clear()
         self._links = 0
         rows = {key: _shifted(row, -now, latest=0.0) for key, row in self._router.rows().items()}
-        return _encoder.encode(_Message(self._host, self._process, rows, prompts))
+        charges = {key.to_bytes(8): tokens for key, tokens in self._router.counters.take_charges().items()}
+        return _encoder.encode(_Message(self._host, self._process, rows, prompts, charges))
 
     def apply(self, message: bytes) -> Iterator[None]:
         """Record what a process of another host tells; its own host's are ignored. Raises BadMessage.
@@ -117,6 +124,8 @@ class Exchange:
             rows = {key: _shifted(row, now, latest=now) for key, row in told.rows.items()}
             work = {key: seconds - before.get(key, 0.0) for key, seconds in sent.items()}
             self._router.follow_remote(number, rows, work)
+        for name, tokens in told.charges.items():
+            self._router.counters.charge_elsewhere(int.from_bytes(name), tokens)
         links = 0
         for prompt in told.prompts:
             prefix = _unpacked(prompt)

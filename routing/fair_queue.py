@@ -6,7 +6,8 @@ work, whatever number and size of requests each one sends. This is the virtual t
 in Serving Large Language Models" (OSDI 2024), with its weights of 1 and 2.
 
 The counters are shared by all processes of a host, and each process posts with which class and counter its first
-request waits. So a request is served only if none that waits elsewhere comes before it.
+request waits. So a request is served only if none that waits in another process comes before it. Other hosts' charges
+come with their messages (:mod:`routing.exchange`).
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class FairQueue(Generic[T]):
             waiting = self._classes[priority][tenant] = deque()
         else:
             counter = waiting[0].counter
+            counter.set(counter.value)  # it is in use
         ticket = Ticket(item, tenant, priority, weight, next(self._numbers), counter)
         waiting.append(ticket)
         self._sizes[priority] += 1
@@ -154,7 +156,7 @@ class FairQueue(Generic[T]):
 
     def charge(self, ticket: Ticket[T], tokens: float) -> None:
         """Add tokens to the counter of a served request's tenant; negative ones correct what was too much."""
-        ticket.counter.set(ticket.counter.value + tokens / ticket.weight)
+        ticket.counter.charge(tokens / ticket.weight)
 
     def remove(self, ticket: Ticket[T]) -> None:
         """Let a request wait no longer. Idempotent."""

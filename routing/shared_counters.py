@@ -15,6 +15,11 @@ from routing.shared_state import COUNTER_WORDS, COUNTERS, SharedState
 
 #: How many places a name may have.
 _WAYS = 8
+#: Of how many names at most this process tells other hosts what it charged, each time.
+MAX_CHARGES = 1000
+#: What other hosts charge counts for a name that was used on this one at most so long ago, seconds: for a tenant that
+#: waits here, too. Another one would come with a debt to tenants that did not wait for it.
+RECENT_SECONDS = 10.0
 #: An entry has four words: the name's hash, its number, its rank, and when it was last used, in seconds.
 _NUMBER, _RANK, _USED_AT = 1, 2, 3
 
@@ -28,11 +33,28 @@ class CounterTable:
         self.clock = clock
         self.keys = state.counters.cast("Q")
         self.numbers = state.counters.cast("d")
+        #: What this process charged since it last told other hosts, by the names' hashes.
+        self._charged: dict[int, float] = {}
+
+    def take_charges(self) -> dict[int, float]:
+        """Return what this process charged since the last call."""
+        found, self._charged = self._charged, {}
+        return found
+
+    def note(self, key: int, amount: float) -> None:
+        """Keep a charge for :meth:`take_charges`."""
+        if key in self._charged or len(self._charged) < MAX_CHARGES:
+            self._charged[key] = self._charged.get(key, 0.0) + amount
+
+    def charge_elsewhere(self, key: int, amount: float) -> None:
+        """Record what a process of another host charged."""
+        at = next((at for at in self._places(key) if self.keys[at] == key), None)
+        if at is not None and self.clock() - self.numbers[at + _USED_AT] <= RECENT_SECONDS:
+            self.numbers[at + _NUMBER] += amount
 
     def place(self, key: int, number: float) -> int:
         """Return where the entry of a key begins; one that was not there begins with ``number``."""
-        first = key % (COUNTERS // _WAYS) * _WAYS
-        places = [at * COUNTER_WORDS for at in range(first, first + _WAYS)]
+        places = self._places(key)
         for at in places:
             if self.keys[at] == key:
                 return at
@@ -41,6 +63,10 @@ class CounterTable:
         self.numbers[taken + _USED_AT] = self.clock()
         self.keys[taken] = key
         return taken
+
+    def _places(self, key: int) -> range:
+        first = key % (COUNTERS // _WAYS) * _WAYS
+        return range(first * COUNTER_WORDS, (first + _WAYS) * COUNTER_WORDS, COUNTER_WORDS)
 
 
 class Counter:
@@ -64,6 +90,11 @@ class Counter:
         """Change the number and its rank; 0 is none."""
         numbers, at = self._table.numbers, self._place()
         numbers[at + _NUMBER], numbers[at + _RANK], numbers[at + _USED_AT] = number, rank, self._table.clock()
+
+    def charge(self, amount: float) -> None:
+        """Add to the number, for other hosts, too."""
+        self.set(self.value + amount)
+        self._table.note(self._key, amount)
 
     def ranked(self, seconds: float) -> tuple[int, float] | None:
         """Return rank and number; None without a rank, or if they were not set for so long."""

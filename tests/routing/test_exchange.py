@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from routing.errors import BadMessage
 from routing.exchange import MAX_LINKS, Exchange
+from routing.fair_queue import FairQueue
 from routing.router import Boot, Router
+from routing.shared_counters import RECENT_SECONDS
 from routing.shared_state import MAX_REMOTE, private
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import DOCUMENT, Clock, answer, serve
@@ -48,12 +52,12 @@ def hosts(clock: Clock) -> list[Host]:
     return [Host(clock), Host(Elsewhere(clock))]
 
 
-def tell(hosts: list[Host], clock: Clock) -> None:
-    """Let all hosts exchange messages."""
+def tell(hosts: list[Host], clock: Clock, seconds: float = 1.5) -> None:
+    """Let all hosts exchange messages, and so many seconds pass."""
     for message in [each.exchange.pack() for each in hosts]:
         for host in hosts:
             list(host.exchange.apply(message))
-    clock.now += 1.5
+    clock.now += seconds
     for host in hosts:
         host.router.state.look(host.clock())
 
@@ -66,6 +70,38 @@ def test_a_prompt_is_warm_where_another_host_sent_it(hosts: list[Host], clock: C
     found = serve(here.router, ask(user(DOCUMENT), user("and?")), replicas(3))
     assert (found.replica_id, found.reason) == (sent.replica_id, "prefix")
     assert here.router.state.remote_processes == there.router.state.remote_processes == 1
+
+
+def test_a_tenant_that_waits_on_two_hosts_gets_no_more_than_one_that_waits_on_one(
+    hosts: list[Host], clock: Clock
+) -> None:
+    queues: list[FairQueue[str]] = [FairQueue("model", each.router.counters) for each in hosts]
+    both, one = UUID(int=1), UUID(int=2)
+    for _ in range(60):
+        queues[0].add("both", both)
+        queues[1].add("both", both)
+        queues[1].add("one", one)
+    served = []
+    for _ in range(40):
+        for queue in queues:
+            ticket = queue.first()
+            assert ticket is not None
+            queue.take(ticket, 100)
+            served.append(ticket.item)
+        tell(hosts, clock, seconds=0.1)
+    assert served.count("one") == pytest.approx(40, abs=2)
+
+
+def test_what_another_host_charges_is_no_debt_of_a_tenant_that_does_not_wait_here(
+    hosts: list[Host], clock: Clock
+) -> None:
+    here, there = (FairQueue[str]("model", each.router.counters) for each in hosts)
+    tenant = UUID(int=1)
+    here.take(here.add("a", tenant), 100)
+    tell(hosts, clock, seconds=1.1 * RECENT_SECONDS)
+    there.take(there.add("b", tenant), 5000)
+    tell(hosts, clock)
+    assert (here.counter(tenant), there.counter(tenant)) == (100, 5000)
 
 
 def test_a_session_is_at_home_where_another_host_settled_it(hosts: list[Host], clock: Clock) -> None:
