@@ -43,7 +43,8 @@ async def engine(gateway: Gateway) -> AsyncIterator[Engine]:
     if environment.status() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     replica_id = gateway.world.replicas[0].id
-    key = {each.replica_id: each.api_key for each in gateway.runtime.feed.snapshot.endpoints[MODEL]}[replica_id]
+    offered = gateway.runtime.feed.snapshot.endpoints[MODEL]
+    (key,) = (each.api_key for each in offered if each.replica_id == replica_id)
     slots = ("--max-num-seqs", str(SLOTS))
     started = running("vllm", *TINY_MODEL_ARGS, *slots, served_name=MODEL, api_key=key)
     yield await asyncio.to_thread(started.__enter__)
@@ -90,7 +91,7 @@ async def serve(gateway: Gateway, engine: Engine) -> None:
 async def tenants_served(gateway: Gateway, requests: int) -> list[UUID]:
     """Return the tenants of the requests in the order in which these went to the engine."""
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
-        items: list[bytes] = []
+        items: list[Any] = []
         while len(items) < requests:
             await asyncio.sleep(SEND_SECONDS / 5)
             items = await redis.lrange(decision_record.KEY, 0, -1)
