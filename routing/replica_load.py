@@ -155,13 +155,15 @@ class LoadEstimate(msgspec.Struct, frozen=True, gc=False):
         """Return the prefill speed; ``typical`` is that of its fellows."""
         return (self.learned_seconds + typical * PRIOR_TOKENS) / (self.learned_tokens + PRIOR_TOKENS)
 
-    def displaced(self, seconds: float) -> float:
+    def displaced(self, seconds: float, *, usual_arrivals: float = 0.0, newness: float = 0.0) -> float:
         """Return how long, in all, the requests that are about to arrive will wait for one more of this many seconds.
 
         Until the backlog has run down, arrivals × backlog of them wait for it; the busier the engine is, the longer
-        that takes.
+        that takes. ``newness``, 0 to 1: how much a new one, which has had few arrivals, is expected to have those that
+        are usual among its fellows. Otherwise it would get every cold prompt, and be slow for long.
         """
-        return seconds * self.arrivals * (self.backlog + seconds) / self.free
+        arrivals = self.arrivals + max(0.0, usual_arrivals - self.arrivals) * newness
+        return seconds * arrivals * (self.backlog + seconds) / self.free
 
 
 class ReplicaLoad(Generic[R]):

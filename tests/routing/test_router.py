@@ -90,6 +90,24 @@ def test_strangers_to_each_other_take_turns(router: Router, clock: Clock) -> Non
     assert {choice.reason for choice in chosen} == {"load"}
 
 
+def test_a_replica_that_is_new_is_expected_to_get_what_its_fellows_get(router: Router, clock: Clock) -> None:
+    """Else a cold prompt would displace nothing there, and each would be sent there."""
+    *fellows, new = replicas(3)
+    for number in range(20):
+        clock.now += 0.5
+        for each in fellows:
+            serve(router, ask(user(f"{number} {each}")), [each])
+    router.follow({each: Boot() for each in (*fellows, new)})
+    cold = ask(user(DOCUMENT))
+    others = [router.costs(cold, [each], clock.now)[0].displaced for each in fellows]
+    costs = router.costs(cold, replicas(3), clock.now)
+    assert costs[-1].displaced > min(others) / 4
+    clock.now += 600
+    for each in fellows:
+        serve(router, ask(user(f"later {each}")), [each])
+    assert router.costs(cold, [*fellows, new], clock.now)[-1].displaced < costs[-1].displaced / 100
+
+
 def test_ten_turns_of_one_session_stay_on_one_replica(router: Router) -> None:
     said = [user("turn 0")]
     chosen = []
