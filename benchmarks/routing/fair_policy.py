@@ -57,7 +57,7 @@ class FairHearth(Hearth):
             self._queue.charge(ticket, computed - expected + OUTPUT_WEIGHT * request.turn.output_tokens)
 
     def _with_room(self) -> list[UUID]:
-        return [replica for replica in self._replicas if self.router.has_room(replica, MAX_SEQUENCES)]
+        return [replica for replica in self._present if self.router.has_room(replica, MAX_SEQUENCES)]
 
 
 class Unshared(FairHearth):

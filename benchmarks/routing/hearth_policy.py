@@ -97,12 +97,12 @@ class Hearth:
         self._block_size = engines[0].scheduler.block_size
         self.router = self._router(engines, state)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
-        self.router.follow(
-            {
-                replica: Boot(cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size)
-                for replica, engine in zip(self._replicas, engines, strict=True)
-            }
-        )
+        self._present = self._replicas
+        self._boots = {
+            replica: Boot(cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size)
+            for replica, engine in zip(self._replicas, engines, strict=True)
+        }
+        self.router.follow(self._boots)
 
     def _router(self, engines: Sequence[Engine], state: SharedState) -> Router:
         return Router(state, clock=self.clock)
@@ -110,6 +110,16 @@ class Hearth:
     def clock(self) -> float:
         """Return the simulation's time."""
         return self.now
+
+    def follow(self, replicas: Sequence[int], now: float) -> None:
+        """Tell the router which replicas there are; one that is back has begun anew."""
+        self.now = now
+        present = [self._replicas[each] for each in replicas]
+        for replica in set(present).difference(self._present):
+            boot = self._boots[replica]
+            self._boots[replica] = Boot(generation=boot.generation + 1, cache_tokens=boot.cache_tokens)
+        self._present = present
+        self.router.follow({replica: self._boots[replica] for replica in present})
 
     def choose(self, request: Request, now: float) -> int | None:
         """Return the number of a replica."""
@@ -120,7 +130,7 @@ class Hearth:
         if self.channel is not None:
             self.channel.pass_on(now)
         self.now = now
-        choice = self.router.choose(self._described(request), self._replicas, free=among)
+        choice = self.router.choose(self._described(request), self._present, free=among)
         self._running[id(request)] = choice, None
         return self._numbers[choice.replica_id]
 

@@ -32,6 +32,8 @@ class Counting:
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = engines
+        #: The replicas that there are, by number.
+        self.present: Sequence[int] = range(len(engines))
         self.requests = [0] * len(engines)
         self.prefilling = [0] * len(engines)
         self._turns = itertools.count(1)
@@ -45,7 +47,10 @@ class Counting:
         return replica
 
     def pick(self, request: Request, now: float) -> int:
-        return min(range(len(self.engines)), key=self.order)
+        return min(self.present, key=self.order)
+
+    def follow(self, replicas: Sequence[int], now: float) -> None:
+        self.present = replicas
 
     def order(self, replica: int) -> tuple[int, int]:
         return self.requests[replica], self._last[replica]
@@ -66,7 +71,8 @@ class SessionHash(Counting):
 
     def pick(self, request: Request, now: float) -> int:
         name = request.conversation.session or repr(request.turn.blocks[:2]).encode()
-        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) % len(self.engines)
+        place = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) % len(self.present)
+        return self.present[place]
 
 
 class Exact(Counting):
@@ -85,7 +91,7 @@ class LongestPrefix(Exact):
 
     def pick(self, request: Request, now: float) -> int:
         found = self.matches(request)
-        return min(range(len(found)), key=lambda each: (-found[each], *self.order(each)))
+        return min(self.present, key=lambda each: (-found[each], *self.order(each)))
 
 
 class LMetric(Exact):
@@ -95,7 +101,7 @@ class LMetric(Exact):
         found = self.matches(request)
         new = [request.turn.prompt_tokens - match for match in found]
         return min(
-            range(len(found)),
+            self.present,
             key=lambda each: ((self._pending(each) + new[each]) * (self.requests[each] + 1), *self.order(each)),
         )
 
@@ -117,7 +123,7 @@ class Dynamo(Exact):
             decode = sum(each.prompt_tokens + each.emitted for each in sequences if each.emitted)
             return (prefill + request.turn.prompt_tokens - found[replica] + decode) / size
 
-        return min(range(len(found)), key=lambda each: (cost(each), *self.order(each)))
+        return min(self.present, key=lambda each: (cost(each), *self.order(each)))
 
 
 class LlmD(Exact):
@@ -125,15 +131,15 @@ class LlmD(Exact):
 
     def pick(self, request: Request, now: float) -> int:
         found = self.matches(request)
-        queues = [len(engine.scheduler.waiting) for engine in self.engines]
-        low, high = min(queues), max(queues)
+        queues = {each: len(self.engines[each].scheduler.waiting) for each in self.present}
+        low, high = min(queues.values()), max(queues.values())
 
         def score(replica: int) -> float:
             prefix = found[replica] / request.turn.prompt_tokens
             queue = 1.0 if high == low else (high - queues[replica]) / (high - low)
             return 3 * prefix + 2 * queue + 2 * (1 - self.engines[replica].scheduler.pool.usage)
 
-        return min(range(len(found)), key=lambda each: (-score(each), *self.order(each)))
+        return min(self.present, key=lambda each: (-score(each), *self.order(each)))
 
 
 class KvAware(Exact):
@@ -141,12 +147,11 @@ class KvAware(Exact):
 
     def pick(self, request: Request, now: float) -> int:
         found = self.matches(request)
-        if max(self.requests) - min(self.requests) > 32 and max(self.requests) > 1.1 * min(self.requests):
-            return min(range(len(found)), key=self.order)
-        best = max(found)
-        if best:
-            return min((each for each in range(len(found)) if found[each] == best), key=self.order)
-        return min(range(len(found)), key=self.order)
+        requests = [self.requests[each] for each in self.present]
+        best = max(found[each] for each in self.present)
+        if not best or (max(requests) - min(requests) > 32 and max(requests) > 1.1 * min(requests)):
+            return min(self.present, key=self.order)
+        return min((each for each in self.present if found[each] == best), key=self.order)
 
 
 class CacheAware(Counting):
@@ -168,13 +173,13 @@ class CacheAware(Counting):
         return replica
 
     def _pick(self, request: Request) -> int:
-        replicas = range(len(self.engines))
-        most, least = max(self.requests), min(self.requests)
+        requests = [self.requests[each] for each in self.present]
+        most, least = max(requests), min(requests)
         if most - least > 32 and most > 1.1 * least:
-            return min(replicas, key=self.order)
+            return min(self.present, key=self.order)
         keys = request.turn.blocks
         depths = [sum(1 for _ in itertools.takewhile(sent.__contains__, keys)) for sent in self._sent]
-        best = max(replicas, key=lambda each: depths[each])
+        best = max(self.present, key=lambda each: depths[each])
         if keys and depths[best] / len(keys) > 0.5:
             return best
-        return min(replicas, key=lambda each: len(self._sent[each]))
+        return min(self.present, key=lambda each: len(self._sent[each]))

@@ -24,6 +24,8 @@ MAX_SEQUENCES = 64
 MAX_STEP_TOKENS = 2048
 #: How often a gateway looks whether a request must still wait, beside each time that an answer begins or ends.
 LOOK_SECONDS = 0.005
+#: How often a replica that is to restart looks whether it has answered everything.
+RESTART_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +60,26 @@ class Policy(Protocol):
 
     def ended(self, request: Request, now: float) -> None:
         """Hear that an answer ended."""
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A policy that can do with fewer replicas."""
+
+    def follow(self, replicas: Sequence[int], now: float) -> None:
+        """Hear which replicas there are. One that was missing for a while has an empty cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A replica that gets no request from ``at`` on, and is back with an empty cache at ``back_at`` seconds.
+
+    Until then it has answered what it had; if not, it comes back later.
+    """
+
+    replica: int
+    at: float
+    back_at: float
 
 
 @runtime_checkable
@@ -101,16 +123,27 @@ class _Next:
 class Simulation:
     """One run."""
 
-    def __init__(self, workload: Workload, policies: Sequence[Policy], engines: Sequence[Engine]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        policies: Sequence[Policy],
+        engines: Sequence[Engine],
+        *,
+        restart: Restart | None = None,
+    ) -> None:
         self.engines = engines
         self.requests: list[Request] = []
         self._policies = policies
         self._block_size = workload.block_size
-        self._events: list[tuple[float, int, Engine | _Next | _Look, int]] = []
+        self._events: list[tuple[float, int, Engine | _Next | _Look | Restart, int]] = []
         self._queues = deque(each for each in policies if isinstance(each, Queue))
         self._waiting = 0
         self._order = itertools.count()
         self._gateways = itertools.cycle(range(len(policies)))
+        #: When the replica of ``restart`` was back.
+        self.back_at: float | None = None
+        if restart is not None:
+            self._push(restart.at, restart)
         for conversation in workload.conversations:
             self._push(conversation.at, _Next(conversation, 0))
 
@@ -124,14 +157,32 @@ class Simulation:
                     self._end_step(what, now)
             elif isinstance(what, _Next):
                 self._send(what, now)
+            elif isinstance(what, Restart):
+                self._restart(what, now)
             elif self._waiting:
                 self._push(now + LOOK_SECONDS, what)
             if self._waiting:
                 self._give_turns(now)
         return self.requests
 
-    def _push(self, at: float, what: Engine | _Next | _Look, version: int = 0) -> None:
+    def _push(self, at: float, what: Engine | _Next | _Look | Restart, version: int = 0) -> None:
         heapq.heappush(self._events, (at, next(self._order), what, version))
+
+    def _restart(self, restart: Restart, now: float) -> None:
+        """Let a replica go or come back."""
+        engine = self.engines[restart.replica]
+        there = list(range(len(self.engines)))
+        if now < restart.back_at:
+            there.remove(restart.replica)
+            self._push(restart.back_at, restart)
+        elif not engine.scheduler.pool.clear():
+            self._push(now + RESTART_SECONDS, restart)
+            return
+        else:
+            self.back_at = now
+        for policy in self._policies:
+            if isinstance(policy, Follower):
+                policy.follow(there, now)
 
     def _send(self, due: _Next, now: float) -> None:
         conversation, number = due.conversation, due.number

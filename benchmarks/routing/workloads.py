@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,22 @@ BLOCK = 32
 CACHE_BLOCKS = 2400
 TOKENS_PER_SECOND = 6000.0
 
+#: Traces are played this much faster: then they are the usual load of the engines that are simulated.
+TRACE_SPEED = 2.5
+
 Draw = Callable[[float, Random], Workload]
+
+
+def in_bursts(draw: Draw) -> Draw:
+    """Return what draws the same with arrivals as the clock of a trace has them, all of 1.2 s at once."""
+
+    def drawn(rate: float, random: Random) -> Workload:
+        whole = draw(rate, random)
+        step = TRACE_STEP_SECONDS / TRACE_SPEED / rate
+        at_once = (replace(each, at=each.at // step * step) for each in whole.conversations)
+        return replace(whole, conversations=tuple(at_once))
+
+    return drawn
 
 
 def trace(path: Path) -> Draw:
@@ -35,7 +51,7 @@ def trace(path: Path) -> Draw:
             for line in itertools.islice(file, TRACE_REQUESTS):
                 try:
                     each = json.loads(line)
-                    at = (each["timestamp"] / 1000 + random.uniform(0, TRACE_STEP_SECONDS)) * 0.4 / rate
+                    at = (each["timestamp"] / 1000 + random.uniform(0, TRACE_STEP_SECONDS)) / TRACE_SPEED / rate
                     blocks = tuple(each["hash_ids"][: each["input_length"] // TRACE_BLOCK])
                     turn = Turn(
                         prompt_tokens=max(1, each["input_length"]),
@@ -57,13 +73,14 @@ def trace(path: Path) -> Draw:
     return draw
 
 
-def agents(rate: float, random: Random) -> Workload:
-    """Return 300 sessions of 5 to 15 turns that think for 2.5 s; the system prompts of four tenants are shared."""
+def agents(rate: float, random: Random, tenants: int = 4) -> Workload:
+    """Return 300 sessions of 5 to 15 turns that think for 2.5 s; the system prompt of each tenant is shared."""
     names = itertools.count()
-    systems = [_blocks(names, 1024 // BLOCK) for _ in range(4)]
+    systems = [_blocks(names, 1024 // BLOCK) for _ in range(tenants)]
     found = []
-    for number, at in enumerate(_arrivals(300, 3.4 * rate, random)):
-        known = random.choice(systems)
+    for number, at in enumerate(_arrivals(_count(300, rate), 3.4 * rate, random)):
+        tenant = random.choice(range(tenants))
+        known = systems[tenant]
         tokens = len(known) * BLOCK
         turns = []
         for _ in range(random.randint(5, 15)):
@@ -73,12 +90,12 @@ def agents(rate: float, random: Random) -> Workload:
             known += _blocks(names, tokens // BLOCK - len(known))
             think_seconds = random.expovariate(1 / 2.5)
             turns.append(Turn(prompt_tokens=prompt, output_tokens=answered, blocks=known, think_seconds=think_seconds))
-        found.append(Conversation(at=at, session=b"session %d" % number, turns=tuple(turns)))
+        found.append(Conversation(at=at, session=b"session %d" % number, turns=tuple(turns), tenant=tenant))
     return _workload("agents", found)
 
 
-def hot_prompt(rate: float, random: Random) -> Workload:
-    """Return 2,500 requests of which nine in ten share a system prompt of 1,500 tokens."""
+def hot_prompt(rate: float, random: Random, requests: int = 2500) -> Workload:
+    """Return requests of which nine in ten share a system prompt of 1,500 tokens."""
     names = itertools.count()
     hot = _blocks(names, 1500 // BLOCK)
 
@@ -86,7 +103,7 @@ def hot_prompt(rate: float, random: Random) -> Workload:
         head = hot if random.random() < 0.9 else _blocks(names, len(hot))
         return _turn(head, random.randint(100, 500), random.randint(20, 100), names)
 
-    return _workload("hot prompt", _single(2500, 60 * rate, turn, random))
+    return _workload("hot prompt", _single(_count(requests, rate), 60 * rate, turn, random))
 
 
 def unique(rate: float, random: Random) -> Workload:
@@ -96,7 +113,7 @@ def unique(rate: float, random: Random) -> Workload:
     def turn() -> Turn:
         return _turn((), random.randint(500, 1500), random.randint(20, 100), names)
 
-    return _workload("unique", _single(2500, 30 * rate, turn, random))
+    return _workload("unique", _single(_count(2500, rate), 30 * rate, turn, random))
 
 
 def shared_prefix(rate: float, random: Random) -> Workload:
@@ -129,6 +146,35 @@ def mixed(rate: float, random: Random) -> Workload:
 
     others = _single(1500, 9 * rate, turn, random)
     return _workload("mixed", sorted([*sessions, *others], key=lambda each: each.at))
+
+
+def prefix_repetition(rate: float, random: Random) -> Workload:
+    """Return 2,500 requests as of vLLM's benchmark: one of 40 beginnings of 1,024 tokens, an end of 256."""
+    names = itertools.count()
+    heads = [_blocks(names, 1024 // BLOCK) for _ in range(40)]
+
+    def turn() -> Turn:
+        return _turn(random.choice(heads), 256, 128, names)
+
+    return _workload("prefix repetition", _single(_count(2500, rate), 56 * rate, turn, random))
+
+
+def adversarial(rate: float, random: Random) -> Workload:
+    """Return sessions of agents beside a tenant that sends 16 prompts of 8,000 tokens at once, every ten seconds.
+
+    In every other burst they share nothing; in the rest they share 6,000 tokens, which nobody has computed before.
+    """
+    sessions = agents(rate / 2, random).conversations
+    names = itertools.count(1 + max(block for each in sessions for turn in each.turns for block in turn.blocks))
+    found = []
+    for burst in range(int(sessions[-1].at / 10)):
+        for _ in range(round(max(1, 2 * rate))):
+            shared = _blocks(names, 6000 // BLOCK) if burst % 2 else ()
+            for _ in range(8):
+                turn = _turn(shared, 8000 - len(shared) * BLOCK, 50, names)
+                at = 10 * (burst + 1) + random.random()
+                found.append(Conversation(at=at, session=None, turns=(turn,), tenant=4))
+    return _workload("adversarial", sorted([*sessions, *found], key=lambda each: each.at))
 
 
 def quiet(rate: float, random: Random) -> Workload:
@@ -183,6 +229,11 @@ def _workload(name: str, found: list[Conversation], cache_blocks: int = CACHE_BL
         cache_blocks=cache_blocks,
         tokens_per_second=TOKENS_PER_SECOND,
     )
+
+
+def _count(usual: int, rate: float) -> int:
+    """Return how many requests are drawn: with many replicas more, so that all of them are used for long enough."""
+    return round(usual * max(1.0, rate / 2))
 
 
 def _single(count: int, per_second: float, turn: Callable[[], Turn], random: Random) -> list[Conversation]:

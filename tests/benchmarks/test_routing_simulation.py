@@ -12,7 +12,7 @@ from benchmarks.routing.__main__ import HEARTH, HEARTH_STRICT, HEARTHS, POLICIES
 from benchmarks.routing.fair_policy import FairHearth, Unshared
 from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.measures import Measures, measure
-from benchmarks.routing.simulator import Request, Simulation, engines
+from benchmarks.routing.simulator import Request, Restart, Simulation, engines
 from benchmarks.routing.workload import Workload
 
 
@@ -79,3 +79,20 @@ def test_turns_follow_the_answer_before() -> None:
         if request.number:
             assert request.sent_at == ended[id(request.conversation)] + request.turn.think_seconds
         ended[id(request.conversation)] = request.ended_at
+
+
+@pytest.mark.parametrize("policy", sorted([*POLICIES.keys() - {"round-robin"}, HEARTH]))
+def test_a_replica_that_restarts_gets_nothing_and_then_begins_with_an_empty_cache(policy: str) -> None:
+    workload = small()
+    fleet = engines(3, workload)
+    restart = Restart(replica=1, at=5.0, back_at=12.0)
+    simulation = Simulation(workload, gateways(policy, fleet, 1, 1), fleet, restart=restart)
+    requests = simulation.run()
+    assert len(requests) == sum(len(each.turns) for each in workload.conversations)
+    assert simulation.back_at is not None
+    assert simulation.back_at >= 12.0
+    assert not [each for each in requests if each.replica == 1 and 5.0 <= each.sent_at < simulation.back_at]
+    after = [each for each in requests if each.replica == 1 and each.sent_at >= simulation.back_at]
+    assert not after or after[0].cached_tokens == 0
+    if policy == HEARTH:
+        assert after
