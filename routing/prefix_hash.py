@@ -105,6 +105,17 @@ def opening(prefix: PrefixHashes, messages: Sequence[PromptMessage]) -> bytes | 
     return None
 
 
+def question(prefix: PrefixHashes, messages: Sequence[PromptMessage]) -> bytes:
+    """Return the hash of a conversation's beginning through its first question, the same for each of its turns.
+
+    Of the whole prompt if no user asks; empty if it has no hashes. ``prefix``: that of the same messages.
+    """
+    asked = next((number for number, message in enumerate(messages) if message.head == b"user"), len(messages))
+    if asked < len(prefix.messages):
+        return prefix.hashes[min(prefix.messages[asked], len(prefix.hashes)) - 1]
+    return prefix.hashes[-1] if prefix.hashes else b""
+
+
 class _LongTexts:
     """A cache of the hashes of recent long texts, such as shared system prompts and conversations.
 

@@ -58,6 +58,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_ttl_seconds: int = 3600
     #: The session stays at its home, whatever that costs.
     strict: bool = False
+    #: What names the conversation, from its first request on, for comparisons of policies.
+    conversation: bytes = b""
     #: The model's context. A prompt's tokens are estimated from its bytes, and images have many bytes and few tokens.
     most_prompt_tokens: int = MOST_PROMPT_TOKENS
     max_new_tokens: int

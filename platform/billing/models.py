@@ -141,6 +141,8 @@ class UsageRecord(models.Model):
     diverged_message = models.PositiveIntegerField(null=True)
     #: How long it waited for a replica, or for room on one.
     queue_ms = models.FloatField(default=0.0, db_default=0.0)
+    #: Its part in a comparison of routing policies, as ``catalogue.routing_policy`` writes it; empty without one.
+    routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).

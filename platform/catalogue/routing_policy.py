@@ -5,6 +5,7 @@ Pure: operators' settings are checked with it, gateways read it, and ``routing``
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -76,10 +77,44 @@ def make(name: str, weights: dict[str, float] | None = None) -> RoutingPolicy:
     return msgspec.convert({"name": name, "weights": weights or {}}, RoutingPolicy)
 
 
+Arm = Literal["A", "B"]
+#: Conversations are divided into so many groups; an arm of a comparison is some of them.
+GROUPS = 10_000
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two policies, each for a part of a deployment's conversations, from one time to another in Unix seconds."""
+
+    #: Distinguishes it from others, in the split and in usage rows.
+    name: str
+    policy: RoutingPolicy
+    against: RoutingPolicy
+    #: Which share of the conversations goes by ``against``.
+    share: float
+    began: float
+    until: float
+
+    def split(self, conversation: bytes) -> tuple[Arm, str]:
+        """Return a conversation's arm, and what usage rows say of it: comparison, arm and group of conversations."""
+        digest = hashlib.blake2b(conversation, digest_size=8, key=self.name.encode()).digest()
+        group = int.from_bytes(digest) % GROUPS
+        arm: Arm = "B" if group < round(self.share * GROUPS) else "A"
+        return arm, f"{self.name}-{arm}-{group}"
+
+
 class Routing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a deployment says of routing."""
+    """What a deployment says of routing. ``comparison``: the last one, which runs or has ended."""
 
     policy: RoutingPolicy = DEFAULT
+    comparison: Comparison | None = None
+
+    def of(self, conversation: bytes, now: float) -> tuple[RoutingPolicy, str]:
+        """Return the policy for a conversation at a time in Unix seconds, and its split; empty without a comparison."""
+        comparison = self.comparison
+        if comparison is None or now >= comparison.until:
+            return self.policy, ""
+        arm, split = comparison.split(conversation)
+        return comparison.policy if arm == "A" else comparison.against, split
 
 
 DEFAULT_ROUTING = Routing()

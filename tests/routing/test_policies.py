@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from catalogue import routing_policy
-from catalogue.routing_policy import DEFAULT, TERMS, BadPolicy, PolicyName, Routing, RoutingPolicy, Weights
+from catalogue.routing_policy import DEFAULT, TERMS, BadPolicy, Comparison, PolicyName, Routing, RoutingPolicy, Weights
 from routing.router import Candidate, Choice, Router
 from routing.shared_state import private
 from tests.routing.prompts import ask, replicas, system, user
@@ -143,3 +143,25 @@ def test_what_is_no_policy_says_where_and_what_is_allowed(text: str, field: str)
         routing_policy.parse(text)
     assert refused.value.field == field
     assert refused.value.allowed in str(refused.value)
+
+
+COMPARISON = Comparison(
+    name="c0ffee11", policy=DEFAULT, against=RoutingPolicy(name="round-robin"), share=0.3, began=1000.0, until=1600.0
+)
+
+
+def test_a_comparison_gives_each_policy_its_share_of_the_conversations_for_as_long_as_it_runs() -> None:
+    routing = Routing(policy=RoutingPolicy(name="session"), comparison=COMPARISON)
+    conversations = [str(number).encode() for number in range(10_000)]
+    chosen = [routing.of(each, 1599.9) for each in conversations]
+    by_b = [split for policy, split in chosen if policy == COMPARISON.against]
+    assert len(by_b) == pytest.approx(3000, abs=120)
+    assert {tuple(split.split("-")[:2]) for split in by_b} == {("c0ffee11", "B")}
+    assert {policy for policy, _ in chosen} == {COMPARISON.policy, COMPARISON.against}
+    assert [routing.of(each, 1000.0) for each in conversations] == chosen  # each stays where it is
+    assert max(len(split) for _, split in chosen) <= 24
+    assert {routing.of(each, 1600.0) for each in conversations} == {(routing.policy, "")}
+    again = Routing(comparison=msgspec.structs.replace(COMPARISON, name="c0ffee12"))
+    moved = sum(again.of(each, 1000.0)[0] != policy for each, (policy, _) in zip(conversations, chosen, strict=True))
+    assert moved == pytest.approx(2 * 0.3 * 0.7 * 10_000, abs=200)  # another comparison draws others
+    assert routing_policy.read(routing_policy.to_json(routing)) == routing

@@ -16,6 +16,7 @@ from routing.prefix_hash import (
     PromptMessage,
     opening,
     prefix_hashes,
+    question,
 )
 from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
 
@@ -174,3 +175,20 @@ def test_tokens_are_estimated_in_proportion_to_the_bytes() -> None:
 def test_an_empty_prompt_has_a_chain_of_no_links() -> None:
     assert prefix_hashes(ROOT, []) == PrefixHashes(hashes=(), ends=(), tokens=1)
     assert prefix_hashes(ROOT, []).tokens_of(0) == 0
+
+
+def test_every_turn_of_a_conversation_has_the_hash_of_its_first_question() -> None:
+    def asked(*said: PromptMessage) -> bytes:
+        return question(prompt(*said), said)
+
+    said = [system("Be brief."), user("Who?")]
+    first = asked(*said)
+    answer = PromptMessage(head=b"assistant", text=b"I.")
+    assert first == asked(*said, answer, user("Why?")) == asked(*said, user("Really?"))
+    assert len({first, asked(user("Who?")), asked(system("Be brief."), user("Why?"))}) == 3
+    assert asked(user("Who?")) == asked(user("Who?"), answer, user("Why?"))
+    assert asked(system("a"), answer) == prompt(system("a"), answer).hashes[-1]
+    assert asked() == b""
+    long = [user("x")] * (MAX_HASHES + 2)
+    assert asked(*[system("y")] * (MAX_HASHES + 2), user("z")) == prompt(*[system("y")] * MAX_HASHES).hashes[-1]
+    assert asked(*long) == asked(user("x"))

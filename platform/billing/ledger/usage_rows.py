@@ -97,6 +97,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     queue_ms: Annotated[float, Shown(doc="How long it waited for a replica, or for room on one.")] = 0.0
+    routing_split: Annotated[str, Shown(in_api=False, in_csv=False)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,7 @@ _FROM_CLIENTS = frozenset(
         "model_name",
         "cache_reason",
         "route_reason",
+        "routing_split",
         "client_request_id",
         "error_code",
         "error_message",
@@ -228,6 +230,7 @@ def finished(start: Start, end: End) -> UsageRow:
         nearest_warm_tokens=end.nearest_warm_tokens,
         diverged_message=end.diverged_message,
         queue_ms=end.queue_ms,
+        routing_split=_text("routing_split", end.routing_split),
     )
 
 

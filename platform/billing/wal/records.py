@@ -97,6 +97,8 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     diverged_message: Tokens | None = None
     #: How long it waited for a replica.
     queue_ms: Milliseconds = 0.0
+    #: Its part in a comparison of routing policies: comparison, arm and group of conversations; empty without one.
+    routing_split: str = ""
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

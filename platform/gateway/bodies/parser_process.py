@@ -34,7 +34,7 @@ from gateway.protocols import media, request_body
 from gateway.protocols.body_facts import BodyFacts, has_media, session_in
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import opening, prefix_hashes
+from routing.prefix_hash import opening, prefix_hashes, question
 
 #: The gateway itself goes first.
 NICENESS = 5
@@ -104,6 +104,7 @@ def parsed_body(call: Call, target: Target) -> ParsedBody:
             session=session_in(body),
             prefix=prefix,
             opening=opening(prefix, messages),
+            question=question(prefix, messages),
         ),
     )
 

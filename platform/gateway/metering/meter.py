@@ -65,6 +65,8 @@ class Meter:
         #: The estimated usage of the prompt while an engine runs it, and how much of it was expected to be cached.
         self.prompt_usage = NOTHING
         self._match: PrefixMatch | None = None
+        #: Its part in a comparison of routing policies.
+        self._split = ""
         self.streamed_tokens = 0
         #: Estimated tokens of a response that overran, which never arrived.
         self._lost_tokens: int | None = None
@@ -98,6 +100,7 @@ class Meter:
         route_reason: str,
         cached_tokens_estimate: int = 0,
         match: PrefixMatch | None = None,
+        split: str = "",
     ) -> None:
         """Write the START; again for each further replica, of which the last counts. Raises Unavailable.
 
@@ -111,6 +114,7 @@ class Meter:
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
         self._match = match
+        self._split = split
 
     def engine_failed(self) -> None:
         """Record that the engine failed: no engine runs the request until the next :meth:`start`."""
@@ -343,6 +347,7 @@ class Meter:
             nearest_warm_tokens=expected.nearest_warm_tokens,
             diverged_message=expected.diverged_message,
             queue_ms=self._timeline.queue_seconds * 1000,
+            routing_split=self._split if source != "cache" else "",
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

@@ -36,6 +36,8 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
     prefix: PrefixHashes
     #: See ``routing.prefix_hash.opening``.
     opening: bytes | None
+    #: See ``routing.prefix_hash.question``.
+    question: bytes
 
 
 def session_in(body: Mapping[str, Any]) -> str | None:

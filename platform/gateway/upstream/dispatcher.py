@@ -202,8 +202,9 @@ class Dispatcher:
         """Return another choice; None if there is none, or too many engines have failed on the request."""
         if dispatch.context.timeline.failed_engines >= MAX_FAILED_ENGINES or not left:
             return None
-        policy = dispatch.turn.endpoints[0].routing.policy
-        return self._router.choose(dispatch.request, self._usable(left), policy=policy)
+        first = dispatch.turn.choice
+        assert first is not None, "another one comes after a first one"
+        return self._router.choose(dispatch.request, self._usable(left), policy=first.policy)
 
     def _usable(self, replicas: Collection[UUID]) -> Sequence[UUID]:
         """Return the replicas that did not just fail; all of them if there is no other."""
@@ -251,6 +252,7 @@ class Dispatcher:
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
                 match=match,
+                split=dispatch.turn.split,
             )
             sent_at = time.perf_counter()
             try:

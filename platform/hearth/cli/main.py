@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, models, retention, routing, sizing
+from hearth.cli import backup, checks, measure_routing, models, retention, routing, sizing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -81,6 +81,7 @@ for command in (
     retention.erase_tenant,
     upgrade.upgrade,
     routing.explain_route,
+    measure_routing.measure_routing,
     checks.check,
     audit_isolation,
 ):

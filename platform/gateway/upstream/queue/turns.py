@@ -41,11 +41,22 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class Turn:
     """Where a request goes first: a choice, or None while no replica is ready; and what it costs its tenant."""
 
-    __slots__ = ("_charge", "choice", "endpoints")
+    __slots__ = ("_charge", "choice", "endpoints", "split")
 
-    def __init__(self, choice: Choice | None, endpoints: Sequence[Endpoint], charge: _Charge | None = None) -> None:
-        """``charge`` is None for a request that did not wait; such requests are not counted."""
+    def __init__(
+        self,
+        choice: Choice | None,
+        endpoints: Sequence[Endpoint],
+        charge: _Charge | None = None,
+        *,
+        split: str = "",
+    ) -> None:
+        """``charge`` is None for a request that did not wait; such requests are not counted.
+
+        ``split``: see :meth:`catalogue.routing_policy.Comparison.split`.
+        """
         self.choice = choice
+        self.split = split
         self.endpoints = endpoints
         self._charge = charge
 
@@ -140,7 +151,8 @@ class Turns:
             return Turn(None, endpoints)
         if may_wait and next(self._with_room(endpoints), None) is None:
             return None
-        return Turn(self._choose(waiting, endpoints), endpoints)
+        choice, split = self._choose(waiting, endpoints)
+        return Turn(choice, endpoints, split=split)
 
     async def wait(self, waiting: Waiting) -> Turn:
         """Return a turn when it is the request's. Raises Unavailable if too many wait, or it waited too long."""
@@ -225,8 +237,8 @@ class Turns:
                 turn = Turn(None, endpoints)
             elif queue.may_serve(ticket, room=bool(free := set(self._with_room(endpoints)))):
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
-                choice = self._choose(waiter.waiting, endpoints, free)
-                turn = Turn(choice, endpoints, _Charge(queue, ticket, choice))
+                choice, split = self._choose(waiter.waiting, endpoints, free)
+                turn = Turn(choice, endpoints, _Charge(queue, ticket, choice), split=split)
             else:
                 break
             waiter.turn.set_result(turn)
@@ -239,9 +251,13 @@ class Turns:
             found = self._queues[model] = _ModelQueue(model, self._router.counters)
         return found
 
-    def _choose(self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Collection[UUID] | None = None) -> Choice:
+    def _choose(
+        self, waiting: Waiting, endpoints: Sequence[Endpoint], free: Collection[UUID] | None = None
+    ) -> tuple[Choice, str]:
+        """Return the choice, by the policy of the replicas' deployment, and the split if it compares two."""
         usable = self._usable([each.replica_id for each in endpoints])
-        return self._router.choose(waiting.request, usable, free=free, policy=endpoints[0].routing.policy)
+        policy, split = endpoints[0].routing.of(waiting.request.conversation, time.time())
+        return self._router.choose(waiting.request, usable, free=free, policy=policy), split
 
     def _with_room(self, endpoints: Sequence[Endpoint]) -> Iterator[UUID]:
         """Yield the replicas that have room; one that just failed runs nothing, and is left out all the same."""

@@ -8,7 +8,7 @@ from catalogue.registry import ServedModel
 from gateway.admission.cost_estimate import DEFAULT_NEW_TOKENS
 from gateway.protocols.body_facts import session_in
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import PrefixHashes, opening, prefix_hashes
+from routing.prefix_hash import PrefixHashes, opening, prefix_hashes, question
 from routing.router import RoutingRequest
 from tenants.isolation import keyspace
 from tenants.snapshot.snapshot import Caller
@@ -16,7 +16,7 @@ from tenants.snapshot.snapshot import Caller
 
 def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
     """Return the request for the router; its session and prefix hashes are derived from the caller's scope."""
-    prefix, conversation = _prefix(call, caller, model)
+    prefix, conversation, first = _prefix(call, caller, model)
     policy = caller.policy
     has_session = call.endpoint.metered and policy.session_ttl_seconds > 0
     name = _session_name(call, policy.session_headers, headers) if has_session else None
@@ -30,6 +30,7 @@ def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, 
     return RoutingRequest(
         prefix=prefix,
         session=session,
+        conversation=session if name and session else first,
         session_ttl_seconds=policy.session_ttl_seconds,
         # Examples in front of unrelated questions look like one conversation, which must not fill one replica.
         strict=policy.session_affinity == "strict" and bool(name),
@@ -47,10 +48,10 @@ def _session_name(call: Call, names: Sequence[str], headers: Mapping[str, str]) 
     return session_in(call.body) if call.facts is None else call.facts.session
 
 
-def _prefix(call: Call, caller: Caller, model: ServedModel) -> tuple[PrefixHashes, bytes | None]:
-    """Return the prompt's hashes, and that of its conversation's beginning."""
+def _prefix(call: Call, caller: Caller, model: ServedModel) -> tuple[PrefixHashes, bytes | None, bytes]:
+    """Return the prompt's hashes, and those of its conversation through the first answer and the first question."""
     if call.facts is not None:
-        return call.facts.prefix, call.facts.opening
+        return call.facts.prefix, call.facts.opening, call.facts.question
     messages = call.endpoint.messages(call.body)
     prefix = prefix_hashes(keyspace.prefix_root(caller, model.name), messages)
-    return prefix, opening(prefix, messages)
+    return prefix, opening(prefix, messages), question(prefix, messages)
