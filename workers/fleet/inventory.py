@@ -79,6 +79,8 @@ class ReplicaStatus:
     kv_usage: float
     #: Tokens that its KV cache holds.
     cache_tokens: int | None
+    #: Requests that its engine runs at once.
+    max_requests: int | None
     #: Level it was started from, empty until that is known; and why not from a warmer one.
     start_level: str
     start_note: str
@@ -367,6 +369,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         waiting_requests=row.waiting_requests,
         kv_usage=row.kv_usage,
         cache_tokens=row.cache_tokens,
+        max_requests=row.max_requests,
         start_level=row.start_level,
         start_note=row.start_note,
         startup_seconds=row.startup_seconds,

@@ -110,7 +110,9 @@ def test_the_lists_say_what_is_there_as_tables_and_as_json(fleet: Fleet) -> None
         ("cpu-1", f"placeholder {short}"),
         ("cpu-2", ""),
     ]
-    assert [each["id"] for each in answer("replicas")] == [str(replica.id)]
+    Replica.objects.update(running_requests=3, max_requests=64)
+    assert [(each["id"], each["max_requests"]) for each in answer("replicas")] == [(str(replica.id), 64)]
+    assert "3/64" in shell("replicas").stdout.split()
     (pool,) = answer("pools")
     assert (pool["free"], pool["placeholders"], pool["placeholders_wanted"], pool["alive"]) == (2, 1, 1, 1)
     assert answer("decisions")[0]["inputs"] == {"tokens": 9}

@@ -55,7 +55,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "PORT": "port",
         "STARTED": "start_level",
         "TOOK": lambda row: duration(row["startup_seconds"]),
-        "RUNNING": "running_requests",
+        "RUNNING": lambda row: str(row["running_requests"]) + (f"/{most}" if (most := row["max_requests"]) else ""),
         "WAITING": "waiting_requests",
         "NOTE": lambda row: row["last_error"] or row["start_note"],
     },

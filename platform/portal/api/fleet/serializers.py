@@ -45,6 +45,9 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     cache_tokens = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Tokens that its KV cache holds."
     )
+    max_requests = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Requests that its engine runs at once; with more it is full."
+    )
     start_level = serializers.CharField(
         read_only=True, help_text="Level it was started from: cold, h0, h2, or empty until that is known."
     )

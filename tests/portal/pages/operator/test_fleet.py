@@ -42,11 +42,12 @@ def questions(warmth: Warmth) -> dict[str, str]:
 
 
 def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, signed_in: SignIn) -> None:
-    Replica.objects.filter(id=warmth.ready.id).update(leaving=True)
+    Replica.objects.filter(id=warmth.ready.id).update(leaving=True, running_requests=3, max_requests=64)
     page = signed_in(world.operator).get("/portal/fleet/").content.decode()
     for words in (
         "promoted in 4.1 s",
         "once its replacement is ready",
+        "3 of 64 running",
         "cold start in 25 s",
         "no placeholder was warm",
         "starts cold",
