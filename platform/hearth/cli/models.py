@@ -34,6 +34,13 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 @click.command(short_help="Serve a further model.")
 @click.argument("name")
 @click.option("--source", default="", help="Hugging Face id or folder. Default: the tiny model.")
+@click.option(
+    "--revision",
+    "commit",
+    default="",
+    metavar="REF",
+    help="Branch, tag or commit of a Hugging Face id; the commit that it is now is served. Default: the main branch.",
+)
 @click.option("--engine", type=click.Choice(("vllm", "simulated")), default="vllm", show_default=True)
 @click.option("--task", type=click.Choice(("text", "embeddings")), default="text", show_default=True)
 @click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), default=1, show_default=True)
@@ -58,6 +65,8 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
     help="Arguments of the engine itself, quoted as for a shell: --engine-args='--dtype float16'. A parser for tool "
     "calls or reasoning named here replaces the one of the model's family.",
 )
+@click.option("--allow-remote-code", is_flag=True, help="Let --trust-remote-code run the model's own Python code.")
+@click.option("--allow-pickle", is_flag=True, help="Load weights that are Python pickles, which can run code.")
 @click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
 @click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
 def deploy(name: str, replicas: int, private: bool, tenants: tuple[str, ...], **given: Any) -> None:

@@ -30,7 +30,7 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int) -> Deployment:
     """
     pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
     name = spec.model_name()
-    model_checks.check(name, spec, pool)
+    spec = model_checks.check(name, spec, pool)
     prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
     reconciler.lock(wait=True)
     revision = catalogue.register(actor, registry.find_tenant(PLATFORM_SLUG), spec.described())

@@ -31,7 +31,7 @@ from hearth.instance.start_options import (
 )
 from hearth.provisioning import cluster, demo_tenants, model_checks, private_file
 from hearth.provisioning.demo_tenants import DemoTenant
-from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name, is_tiny
+from hearth.provisioning.model_source import TINY_NAME, ModelSpec, commit_of, deployment_name, is_tiny
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.errors import NotFound
@@ -69,6 +69,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     spec = _model(options, before, engine)
     if not spec.name:
         _check_name_is_free(spec.model_name())
+        spec = model_checks.pinned(spec)
     revision = catalogue.register(SYSTEM, platform, spec.described())
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
     name = _deployment_of(revision, before, last)
@@ -112,11 +113,18 @@ def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["v
     """
     if options.model is None and last is not None:
         source, name = "" if is_tiny(last.source) else last.source, last.model.name
-        context_tokens = last.context_length_tokens
+        context_tokens, commit = last.context_length_tokens, commit_of(last.engine_args)
     else:
         wanted = options.model or ""
         source, name, context_tokens = "" if wanted == TINY_NAME else wanted, "", DEFAULT_CONTEXT_TOKENS
-    return ModelSpec(source=source, name=name, engine=engine, context_tokens=options.context_tokens or context_tokens)
+        commit = ""
+    return ModelSpec(
+        source=source,
+        name=name,
+        engine=engine,
+        context_tokens=options.context_tokens or context_tokens,
+        commit=commit,
+    )
 
 
 def _check_name_is_free(name: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from django.db.models import Max
 
 from catalogue.administration import check_name
@@ -15,22 +18,50 @@ from workers.models import Deployment, Pool, Slot
 #: The columns that store them.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
 LONGEST_ARGUMENT = 200
+#: Formats without code.
+SAFE_WEIGHTS = (".safetensors", ".gguf")
+#: The engine's arguments that a deployment sets by itself, and how.
+OWN_OPTIONS = {
+    "--revision": "`hearth deploy --revision`",
+    "--model": "`hearth deploy --source`",
+    "--tokenizer-revision": "`hearth deploy --revision`, which holds for the tokenizer too",
+    "--max-model-len": "`hearth deploy --context-tokens`",
+    "--tensor-parallel-size": "`hearth deploy --slots-per-replica`",
+}
+REMOTE_CODE = "--trust-remote-code"
 _MIB = 1 << 20
 
 
-def check(name: str, spec: ModelSpec, pool: Pool) -> None:
-    """Check name, source and size of a model for a pool. Raises BadName, PreflightError."""
+def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
+    """Check name, source and size of a model for a pool; return what to deploy, with the commit that it has now.
+
+    Raises BadName, PreflightError.
+    """
     check_name(name)
     check_name_is_free(name)
     _check_lengths(spec)
+    _check_arguments(spec)
     if spec.engine != "vllm" or not spec.source:
-        return
-    files = model_files.find(spec.source)
+        return spec
+    files = model_files.find(spec.source, spec.commit)
     if not any(each in files.sizes for each in CONFIGURATIONS):
         raise PreflightError(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
         raise PreflightError(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
+    if not spec.allow_pickle and not any(each.endswith(SAFE_WEIGHTS) for each in files.sizes):
+        raise PreflightError(
+            f"{files.where} has its weights as Python pickles only, which can run code when they are loaded.",
+            "Convert them to safetensors, or trust this revision with --allow-pickle.",
+        )
     _check_fit(files, pool, spec.slots_per_replica)
+    return replace(spec, commit=files.commit)
+
+
+def pinned(spec: ModelSpec) -> ModelSpec:
+    """Return a model with the commit that its Hugging Face id has now. Raises PreflightError if nobody knows it."""
+    if spec.engine != "vllm" or not spec.source or Path(spec.source).is_dir():
+        return spec
+    return replace(spec, commit=model_files.find(spec.source, spec.commit).commit)
 
 
 def check_name_is_free(name: str) -> None:
@@ -56,6 +87,19 @@ def _check_lengths(spec: ModelSpec) -> None:
     if longest > LONGEST_ARGUMENT:
         raise PreflightError(
             f"An argument in --engine-args has {longest} characters; {LONGEST_ARGUMENT} are allowed.", ""
+        )
+
+
+def _check_arguments(spec: ModelSpec) -> None:
+    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
+    given = {each.partition("=")[0].replace("_", "-") for each in spec.engine_args}
+    for argument, instead in OWN_OPTIONS.items():
+        if argument in given:
+            raise PreflightError(f"{argument} is no argument for --engine-args.", f"Use {instead}.")
+    if REMOTE_CODE in given and not spec.allow_remote_code:
+        raise PreflightError(
+            f"{REMOTE_CODE} runs Python code of the model's author on this machine.",
+            "Read that code, then trust this revision with --allow-remote-code.",
         )
 
 

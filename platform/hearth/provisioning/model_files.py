@@ -25,6 +25,8 @@ class ModelFiles:
 
     where: str
     sizes: dict[str, int]
+    #: Of the Hugging Face Hub; empty for a folder.
+    commit: str = ""
 
     @property
     def weight_bytes(self) -> int:
@@ -33,17 +35,22 @@ class ModelFiles:
         return next((total for total in totals if total), 0)
 
 
-def find(source: str) -> ModelFiles:
-    """Return the files of a model by its folder or its Hugging Face id. Raises PreflightError."""
+def find(source: str, revision: str = "") -> ModelFiles:
+    """Return the files of a model by its folder or its Hugging Face id.
+
+    ``revision``: a branch, a tag or a commit of the Hub; by default its main branch. Raises PreflightError.
+    """
     folder = Path(source)
     if folder.is_dir():
+        if revision:
+            raise PreflightError(f"{folder} is a folder, which has no revision {revision!r}.", "Leave --revision out.")
         return ModelFiles(where=f"The folder {folder}", sizes=_sizes_in(folder))
     if not _HUB_ID.fullmatch(source) or ".." in source:
         raise PreflightError(
             f"The folder {source!r} does not exist on this machine, and it is no Hugging Face id.",
             "Give --source a folder with a model, or an id like Qwen/Qwen3-8B.",
         )
-    return _files_of_id(source)
+    return _files_of_id(source, revision)
 
 
 def configuration(source: str) -> tuple[dict[str, Any], ModelFiles | None]:
@@ -81,36 +88,43 @@ def _downloaded(source: str) -> Path:
         raise PreflightError(f"The config.json of {source} cannot be read from {hub} ({error}).", "") from error
 
 
-def _files_of_id(source: str) -> ModelFiles:
+def _files_of_id(source: str, revision: str) -> ModelFiles:
     """Return the files of a model on the Hugging Face Hub, or those in this machine's cache if the Hub is silent."""
     import huggingface_hub  # half a second, which only this needs
     from huggingface_hub import errors
 
     hub = os.environ.get("HF_ENDPOINT") or HUB
     try:
-        found = huggingface_hub.HfApi(endpoint=hub).model_info(source, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
+        found = huggingface_hub.HfApi(endpoint=hub).model_info(
+            source, revision=revision or None, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
+        )
+    except errors.RevisionNotFoundError as error:
+        raise PreflightError(
+            f"{source} on {hub} has no revision {revision!r}.", "Name a branch, tag or commit."
+        ) from error
     except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
         raise PreflightError(
             f"{hub} has no model {source!r}, or it may not be read from here.",
             "Check the spelling. For a private or gated model set HF_TOKEN here and where the engines run.",
         ) from error
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # its HTTP client's, imported there
-        return _cached(source, hub, error)
+        return _cached(source, revision, hub, error)
     files = found.siblings or []
-    return ModelFiles(where=f"{source} on {hub}", sizes={each.rfilename: each.size or 0 for each in files})
+    sizes = {each.rfilename: each.size or 0 for each in files}
+    return ModelFiles(where=f"{source} on {hub}", sizes=sizes, commit=found.sha or "")
 
 
-def _cached(source: str, hub: str, problem: Exception) -> ModelFiles:
+def _cached(source: str, revision: str, hub: str, problem: Exception) -> ModelFiles:
     import huggingface_hub
 
     try:
-        folder = Path(huggingface_hub.snapshot_download(source, local_files_only=True))
+        folder = Path(huggingface_hub.snapshot_download(source, revision=revision or None, local_files_only=True))
     except (OSError, ValueError):
         raise PreflightError(
             f"{hub} does not answer ({type(problem).__name__}), and {source} is not in the cache of this machine.",
             "Try again later, download it first (`hf download`), or give --source a folder.",
         ) from problem
-    return ModelFiles(where=f"{source} in {folder}", sizes=_sizes_in(folder))
+    return ModelFiles(where=f"{source} in {folder}", sizes=_sizes_in(folder), commit=folder.name)
 
 
 def _sizes_in(folder: Path) -> dict[str, int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +31,11 @@ class ModelSpec:
     engine_args: tuple[str, ...] = ()
     #: Limit of prompt and response together. A model in a folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
+    #: Of a Hugging Face id: the branch, tag or commit that is wanted, then the commit that runs; empty: main.
+    commit: str = ""
+    #: Its author's code may run on the engines' machines: Python modules, or weights that are pickles.
+    allow_remote_code: bool = False
+    allow_pickle: bool = False
     #: Slots of one node that each replica takes; a model is divided among as many GPUs.
     slots_per_replica: int = 1
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
@@ -59,9 +66,15 @@ class ModelSpec:
         return model_families.default_args(self.source, self.engine_args)
 
     def _needed_args(self) -> tuple[str, ...]:
-        if self.task == "embeddings":
-            return EMBEDDING_ARGS
-        return self.family_args() if self.source else TINY_MODEL_ARGS
+        if not self.source:
+            return EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS
+        pinned = ("--revision", self.commit) if self.commit and self.engine == "vllm" else ()
+        return (*pinned, *(EMBEDDING_ARGS if self.task == "embeddings" else self.family_args()))
+
+
+def commit_of(engine_args: Sequence[str]) -> str:
+    """Return the commit that a revision's engines run; empty for a folder."""
+    return next((value for name, value in pairwise(engine_args) if name == "--revision"), "")
 
 
 def is_tiny(source: str) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import os
 import subprocess
 import sys
-import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +31,9 @@ from tenants.audit import SYSTEM
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
 from tenants.models import AuditEntry
+from tests import hub
 from tests.ports import INSTANCE_PORTS, free_ports
-from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
+from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
 from workers.errors import BadCount
 from workers.fleet import inventory
 from workers.models import Deployment, Node, Slot
@@ -165,36 +164,86 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
         deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=17), 1)
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub with one model of 100 bytes."""
+@pytest.fixture(name="known")
+def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[hub.Hub]:
+    """Serve a model of 100 bytes as the Hub's only one."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(100))
+    with hub.running(folder) as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        yield found
 
-    def do_GET(self) -> None:
-        """Describe the model, or answer as for one that does not exist."""
-        known = self.path.startswith("/api/models/org/known")
-        files = [{"rfilename": "config.json", "size": 2}, {"rfilename": "model.safetensors", "size": 100}]
-        body = json.dumps({"id": "org/known", "siblings": files} if known else {"error": "Repository not found"})
-        self.send_response(200 if known else 404)
-        if not known:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Write no log."""
+def commit(made: Deployment) -> str:
+    """Return the commit that a deployment's engines are told to run."""
+    arguments = made.revision.engine_args
+    return arguments[arguments.index("--revision") + 1]
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_hugging_face_model_must_exist_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
-        with pytest.raises(PreflightError, match="has no model 'org/unknown'"):
-            deploy(SYSTEM, ModelSpec(source="org/unknown", engine="vllm"), 1)
-        assert deploy(SYSTEM, ModelSpec(source="org/known", engine="vllm"), 0).name == "org-known"
-        hub.shutdown()
+def test_a_hugging_face_model_must_exist_there(known: hub.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PreflightError, match="has no model 'org/unknown'"):
+        deploy(SYSTEM, ModelSpec(source="org/unknown", engine="vllm"), 1)
+    with pytest.raises(PreflightError, match="has no revision 'v7'"):
+        deploy(SYSTEM, ModelSpec(source=hub.MODEL, engine="vllm", commit="v7"), 1)
+    assert deploy(SYSTEM, ModelSpec(source=hub.MODEL, engine="vllm"), 0).name == "org-known"
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PreflightError, match="does not answer"):
         deploy(SYSTEM, ModelSpec(source="org/other", engine="vllm"), 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_runs_is_the_commit_of_the_moment_until_it_is_deployed_again(known: hub.Hub) -> None:
+    spec = ModelSpec(source=hub.MODEL, engine="vllm")
+    first = deploy(SYSTEM, spec, 0)
+    assert commit(first) == hub.OLD
+    assert deploy(SYSTEM, spec, 0).revision_id == first.revision_id
+    known.branches = {"main": hub.NEW, "stable": hub.OLD}
+    second = deploy(SYSTEM, spec, 0)
+    assert commit(second) == hub.NEW
+    assert second.revision.digest != first.revision.digest
+    assert deploy(SYSTEM, replace(spec, commit="stable"), 0).revision_id == first.revision_id
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_first_model_keeps_its_commit_when_the_instance_starts_again(known: hub.Hub) -> None:
+    def start(model: str | None) -> Deployment:
+        first_run.run(engine="vllm", options=StartOptions(replicas=0, model=model), node="here", demo=False)
+        return Deployment.objects.select_related("revision").get(name="org-known")
+
+    assert commit(start(hub.MODEL)) == hub.OLD
+    known.branches = {"main": hub.NEW}
+    assert commit(start(None)) == hub.OLD
+    assert commit(start(hub.MODEL)) == hub.NEW
+
+
+@pytest.mark.usefixtures("filled", "known")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code",)), "--allow-remote-code"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust_remote_code",)), "--allow-remote-code"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--revision=main",)), "hearth deploy --revision"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--max-model-len", "9")), "--context-tokens"),
+        (ModelSpec(source=str(TINY_MODEL), engine="vllm", commit="main"), "Leave --revision out"),
+    ],
+)
+def test_what_is_not_allowed_says_which_option_allows_it(spec: ModelSpec, said: str) -> None:
+    with pytest.raises(PreflightError) as refused:
+        deploy(SYSTEM, spec, 0)
+    assert said in refused.value.remedy
+
+
+@pytest.mark.usefixtures("filled")
+def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub) -> None:
+    (known.folder / "model.safetensors").rename(known.folder / "pytorch_model.bin")
+    spec = ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code",), allow_remote_code=True)
+    with pytest.raises(PreflightError, match="Python pickles only"):
+        deploy(SYSTEM, spec, 0)
+    made = deploy(SYSTEM, replace(spec, allow_pickle=True), 0)
+    assert "--trust-remote-code" in made.revision.engine_args
 
 
 @pytest.mark.usefixtures("filled")

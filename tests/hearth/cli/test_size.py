@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from hearth.cli.main import hearth
+from tests import hub
 from tests.workers.sizing.test_model_shape import DEEPSEEK_V3, LLAMA_70B
 from workers.engines.driver import TINY_MODEL
 
@@ -78,39 +77,17 @@ def test_a_file_that_is_no_configuration_is_refused(content: str, tmp_path: Path
     assert found.exception is None or isinstance(found.exception, SystemExit)
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub with the configuration of one model whose files are smaller than its parameters say."""
-
-    def do_GET(self) -> None:
-        """Describe the model, or send its configuration."""
-        files = [{"rfilename": "config.json", "size": 2}, {"rfilename": "model.safetensors", "size": 40 << 30}]
-        described = {"id": "org/known", "siblings": files}
-        self._answer(DEEPSEEK_V3 if self.path.endswith("config.json") else described)
-
-    def do_HEAD(self) -> None:
-        """Say which version of the file there is."""
-        self._answer(DEEPSEEK_V3)
-
-    def _answer(self, found: object) -> None:
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        for name, value in {"Content-Length": str(len(body)), "ETag": '"1"', "X-Repo-Commit": "0" * 40}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write no log."""
-
-
 def test_a_model_on_the_hub_needs_no_download_of_its_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    with (files / "model.safetensors").open("wb") as weights:
+        weights.truncate(40 << 30)
+    with hub.running(files) as known:
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-        found = size("org/known", "--gpu", "H100")
-        hub.shutdown()
+        found = size(hub.MODEL, "--gpu", "H100")
     assert found.exit_code == 0, found.output
     assert "1 × 80.0 GiB" in found.output
     assert "40.00 GiB (from its files)" in found.output
+    assert known.sent == [("main", "config.json")]
