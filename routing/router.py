@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from catalogue.routing_policy import DEFAULT, EVEN, EXPECTED_SECONDS, TERMS, RoutingPolicy, Weights
+from routing.drift import Drift
 from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import AVERAGE_SECONDS, LoadRow, ReplicaLoad, typical_seconds_per_token
@@ -86,6 +87,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     weighting: float = 0.0
     #: How many requests run on it.
     requests: int = 0
+    #: What is believed of its cache was wrong too often, so nothing counts as warm there.
+    drifts: bool = False
     #: It had no room for a request that waited, so it was not considered.
     full: bool = False
 
@@ -106,7 +109,9 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 class _Known:
     """What is known of one boot of a replica."""
 
-    __slots__ = ("boot", "cache", "contradicted", "in_use", "load", "mark", "memory", "met_at", "tokens", "tokens_each")
+    __slots__ = (
+        "boot", "cache", "contradicted", "drift", "in_use", "load", "mark", "memory", "met_at", "tokens", "tokens_each",
+    )  # fmt: skip
 
     def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory, met_at: float) -> None:
         self.boot = boot
@@ -122,6 +127,7 @@ class _Known:
         self.in_use: dict[Choice, int] = {}
         #: The first link of the last prompt whose answer showed that it was not held, until another shows the contrary.
         self.contradicted: bytes | None = None
+        self.drift = Drift()
 
     def newness(self, now: float, oldest: float) -> float:
         """Return 1 for a replica that was met now while others were long known, and less the longer it is known.
@@ -271,8 +277,9 @@ class Router:
         found = []
         for replica_id, replica, load, rate in zip(candidates, replicas, loads, rates, strict=True):
             depth = self._warm.depth(prefix, replica.cache)
-            warm = prefix.tokens_of(depth)
-            if replica_id == home and self.has_peers:
+            drifts = replica.drift.lasts
+            warm = 0 if drifts else prefix.tokens_of(depth)
+            if replica_id == home and self.has_peers and not drifts:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
             prefill = min(prefix.tokens - warm, request.most_prompt_tokens) * rate
             leaving = later if replica_id in leavers else 0.0
@@ -289,6 +296,7 @@ class Router:
                     decode=load.requests * load.seconds_per_neighbour * new_tokens,
                     leaving=leaving,
                     requests=int(load.requests),
+                    drifts=drifts,
                 )
             )
         return found if weights == EVEN else [_weighted(each, weights) for each in found]
@@ -341,6 +349,7 @@ class Router:
                 self._correct(choice)
             elif expected > LEAST_CORRECTED_TOKENS:
                 known.contradicted = None
+            known.drift.compare(expected, cached_tokens)
         more = completion_tokens + computed_tokens - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
         if self.on_used is not None:
@@ -370,6 +379,11 @@ class Router:
         """Return prompt and most new tokens of the requests that run on a replica."""
         found = self._replicas.get(replica_id)
         return sum(choice.tokens for choice in found.load.running) if found else 0
+
+    @property
+    def drifting(self) -> int:
+        """Return of how many replicas the view is so wrong that nothing is routed by it."""
+        return sum(known.drift.lasts for known in self._replicas.values())
 
     def follow(self, boots: Mapping[UUID, Boot], leaving: frozenset[UUID] = frozenset()) -> None:
         """Record which replicas there are, and forget every other one and every other boot of an engine.

@@ -107,6 +107,11 @@ ROUTING_PROCESSES = Gauge(
     "Processes of this host that share what routing knows, this one included.",
     registry=None,
 )
+ROUTING_DRIFTING = Gauge(
+    "hearth_gateway_routing_drifting_replicas",
+    "Replicas by whose prefix cache nothing is routed, because predictions of it were wrong too often.",
+    registry=None,
+)
 ROUTING_REMOTE_PROCESSES = Gauge(
     "hearth_gateway_routing_remote_processes",
     "Gateway processes of other hosts that lately said what they know.",
@@ -156,6 +161,7 @@ METRICS = (
     REDIS_FAILURES,
     REDIS_BREAKER_OPENS,
     ROUTING_PROCESSES,
+    ROUTING_DRIFTING,
     ROUTING_REMOTE_PROCESSES,
     PEER_CONNECTIONS,
     REMOTE_FLIGHTS,

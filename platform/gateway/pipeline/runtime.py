@@ -132,6 +132,7 @@ class _ControlPlane:
         self._loop = asyncio.get_running_loop()
         self.routing_file = routing_memory.open_shared()
         self.router = Router(self.routing_file.state if self.routing_file else routing_memory.private())
+        metrics.ROUTING_DRIFTING.set_function(lambda: self.router.drifting)
         self.in_flight = InFlight()
         self.active_requests = ActiveRequests()
         reporter = LoadReporter(process, self.in_flight)

@@ -110,5 +110,5 @@ def _prompt(found: Decision) -> str:
 
 def _mark(found: Decision, each: Candidate) -> str:
     chosen, home = found.replica_id == each.replica_id, found.home == each.replica_id
-    marks = ("chosen", chosen), ("home", home), ("full", each.full)
+    marks = ("chosen", chosen), ("home", home), ("full", each.full), ("drifts", each.drifts)
     return ",".join(name for name, applies in marks if applies)

@@ -43,7 +43,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_every_term_of_every_replica_is_shown(redis: Redis) -> None:
-    warm = candidate(ONE, backlog=0.5, prefill=0.1)
+    warm = replace(candidate(ONE, backlog=0.5, prefill=0.1), drifts=True)
     cold = candidate(OTHER, prefill=2.0, displaced=0.25)
     shown = run(kept(redis, decided(cold, warm, reason="prefix"))).output.splitlines()
     assert shown[0] == "2001-09-09 01:46:40 UTC, model demo, tenant 00000000-0000-0000-0000-000000000008"
@@ -53,7 +53,7 @@ def test_every_term_of_every_replica_is_shown(redis: Redis) -> None:
     )
     assert [line.split() for line in shown[4:]] == [
         ["REPLICA", "IS", "COST", "BACKLOG", "PREFILL", "DISPLACED", "DECODE", "LEAVING", "WARM", "TOKENS", "REQUESTS"],
-        ["000001", "chosen", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "100", "0"],
+        ["000001", "chosen,drifts", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "100", "0"],
         ["000002", "home", "2.250", "0.000", "2.000", "0.250", "0.000", "0.000", "100", "0"],
     ]
 

@@ -1,0 +1,107 @@
+"""A replica whose cache is predicted wrongly for long is routed by load and session until predictions are right."""
+
+from __future__ import annotations
+
+from routing.drift import ANSWERS, LEAST_TOKENS, Drift
+from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
+from routing.router import Boot, Choice, Router, RoutingRequest
+from routing.shared_state import private
+from tests.routing.prompts import ask, replicas, system, user
+from tests.routing.test_router import DOCUMENT, Clock, answer
+
+ONE, OTHER = replicas(2)
+
+
+class Fleet:
+    """Two replicas; the first one's engine caches only while ``caches``."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.router = Router(private(1 << 14, 1 << 10), clock=self.clock)
+        self.router.follow({ONE: Boot(cache_tokens=10**6), OTHER: Boot(cache_tokens=10**6)})
+        self.caches = False
+
+    def serve(self, request: RoutingRequest) -> Choice:
+        """Let a request be answered."""
+        self.clock.now += 60
+        choice = self.router.choose(request, [ONE])
+        cached = choice.held_tokens if self.caches else 0
+        computed = choice.prefix.tokens - cached
+        self.clock.now += computed * PRIOR_SECONDS_PER_TOKEN  # as fast as the other one is taken to be
+        answer(self.router, choice, computed_tokens=computed, cached_tokens=cached)
+        return choice
+
+    def repeat(self, answers: int) -> None:
+        """Ask about the same document until so many answers were expected to be warm."""
+        counted = 0
+        while counted < answers:
+            counted += self.serve(ask(system(DOCUMENT * 4), user("again"))).held_tokens > LEAST_TOKENS
+
+    def chosen(self) -> Choice:
+        """Choose for another question, while a little work waits at the first replica."""
+        self.clock.now += 60
+        busy = self.router.choose(ask(user("a little")), [ONE])
+        choice = self.router.choose(ask(system(DOCUMENT * 4), user("again")), [ONE, OTHER])
+        for each in (choice, busy):
+            self.router.finish(each, answered=False)
+        return choice
+
+
+def test_a_cache_that_holds_nothing_of_what_is_expected_attracts_nothing_until_it_does() -> None:
+    fleet = Fleet()
+    fleet.repeat(1)
+    assert (fleet.chosen().replica_id, fleet.router.drifting) == (ONE, 0)
+    fleet.repeat(ANSWERS)
+    away = fleet.chosen()
+    assert (away.replica_id, away.reason, fleet.router.drifting) == (OTHER, "load", 1)
+    assert [(each.warm_tokens, each.drifts) for each in away.candidates] == [(0, True), (0, False)]
+    fleet.caches = True
+    fleet.repeat(2 * ANSWERS)  # the rest of those that are compared together, and as many
+    back = fleet.chosen()
+    assert (back.replica_id, back.reason, fleet.router.drifting) == (ONE, "prefix", 0)
+
+
+def test_a_session_stays_at_a_home_that_drifts() -> None:
+    fleet = Fleet()
+    fleet.repeat(ANSWERS + 1)
+    assert fleet.router.drifting == 1
+    turn = ask(system(DOCUMENT), user("session"), session="s")
+    home = fleet.router.choose(turn, [ONE])
+    answer(fleet.router, home, computed_tokens=home.prefix.tokens, cached_tokens=0)
+    fleet.clock.now += 60
+    again = fleet.router.choose(turn, [ONE, OTHER])
+    assert (again.replica_id, again.reason) == (ONE, "session")
+
+
+def test_another_boot_of_the_engine_is_believed() -> None:
+    fleet = Fleet()
+    fleet.repeat(ANSWERS + 1)
+    fleet.router.follow({ONE: Boot(generation=1), OTHER: Boot(cache_tokens=10**6)})
+    assert fleet.router.drifting == 0
+
+
+def test_half_is_enough_and_short_predictions_say_nothing() -> None:
+    drift = Drift()
+    for cached, lasts in ((0, False), (1000, False), (999, True), (1000, False)):
+        for _ in range(ANSWERS if cached else ANSWERS - 1):
+            drift.compare(2000, cached)
+            drift.compare(LEAST_TOKENS, 0)
+        if not cached:
+            drift.compare(200_000, 200_000)
+        assert drift.lasts is lasts, cached
+
+
+def test_an_emptied_cache_is_corrected_before_it_counts_as_drifting() -> None:
+    fleet = Fleet()
+    prompts = [ask(system(f"{number} {DOCUMENT}"), user("again")) for number in range(64)]
+    fleet.caches = True
+    for _ in range(3):
+        for prompt in prompts:
+            fleet.serve(prompt)
+    for prompt in prompts:  # each is missing once
+        fleet.caches = False
+        fleet.serve(prompt)
+        fleet.caches = True
+        fleet.serve(prompt)
+        fleet.serve(prompt)
+        assert fleet.router.drifting == 0
