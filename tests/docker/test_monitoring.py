@@ -1,0 +1,81 @@
+"""Alerts and the board: their expressions are PromQL, over metrics and labels that docs/operations.md describes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import promql_parser
+import pytest
+import yaml
+
+from hearth.paths import ROOT
+
+FOLDER = ROOT / "docker" / "monitoring"
+#: Of every target and of every histogram, and what ``promhttp`` adds.
+COMMON_LABELS = {"instance", "job", "role", "le"}
+#: What Grafana fills in, by what stands in for it here.
+VARIABLES = {"$__rate_interval": "5m", "$model": "m"}
+
+
+def described() -> dict[str, set[str]]:
+    """Return the labels of each metric in the tables of docs/operations.md."""
+    rows = re.findall(r"^\| `(hearth_\w+)` \|([\w, ]*)\|", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    return {name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in rows}
+
+
+def rules() -> list[dict[str, object]]:
+    """Return the alerts."""
+    found = yaml.safe_load((FOLDER / "rules.yaml").read_text())
+    return [rule for group in found["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, object]]:
+    """Return the board's graphs."""
+    found = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+    return [panel for panel in found if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Yield where each expression is, and the expression with Grafana's variables filled in."""
+    for rule in rules():
+        yield str(rule["alert"]), str(rule["expr"])
+    for panel in panels():
+        for target in panel["targets"]:  # type: ignore[attr-defined]
+            expression = target["expr"]
+            for variable, value in VARIABLES.items():
+                expression = expression.replace(variable, value)
+            yield str(panel["title"]), expression
+
+
+@pytest.mark.parametrize(
+    "expression", [pytest.param(found, id=f"{n} {where}") for n, (where, found) in enumerate(expressions())]
+)
+def test_an_expression_is_promql_over_metrics_that_there_are(expression: str) -> None:
+    promql_parser.parse(expression)
+    known, labels = described(), set(COMMON_LABELS)
+    names = re.findall(r"\bhearth_\w+", re.sub(r'"[^"]*"', "", expression))
+    for name in names:
+        metric = name if name in known else re.sub(r"_(bucket|count|sum)$", "", name)
+        assert metric in known, name
+        labels |= known[metric]
+    asked = set(re.findall(r"(\w+)\s*=~?\"", expression))
+    for group in re.findall(r"\bby \(([^)]*)\)", expression):
+        asked |= set(group.replace(" ", "").split(","))
+    assert asked <= labels
+
+
+def test_each_alert_says_what_it_means_and_where_to_look() -> None:
+    found = rules()
+    assert len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        assert set(rule["annotations"]) == {"summary", "action"}, rule["alert"]  # type: ignore[call-overload]
+        assert rule["labels"]["severity"] in {"warning", "critical"}, rule["alert"]  # type: ignore[index]
+
+
+def test_the_boards_graphs_lie_beside_each_other() -> None:
+    places = [tuple(panel["gridPos"].values()) for panel in panels()]  # type: ignore[attr-defined]
+    assert len(set(places)) == len(places) > 20
+    assert all(x + width <= 24 for _, width, x, _ in places)
+    assert len({panel["id"] for panel in panels()}) == len(places)
