@@ -120,13 +120,12 @@ class FairQueue(Generic[T]):
                 return min((each[0] for each in group.values()), key=lambda each: (each.counter.value, each.number))
         return None
 
-    def post(self) -> None:
+    def post(self, first: Ticket[T] | None) -> None:
         """Tell the other processes what is first here. While requests wait call it every few milliseconds."""
-        ticket = self.first()
-        if ticket is None:
+        if first is None:
             self._own_post.set(0.0)
         else:
-            self._own_post.set(ticket.counter.value, _rank(ticket.priority))
+            self._own_post.set(first.counter.value, _rank(first.priority))
 
     def others_wait(self) -> bool:
         """Return whether requests wait in other processes."""

@@ -29,7 +29,6 @@ class FairHearth(Hearth):
         if not self._queue and not self._queue.others_wait() and self._with_room():
             return self.choose_replica(request, now)
         self._queue.add(request, UUID(int=request.conversation.tenant))
-        self._queue.post()
         return None
 
     def turns(self, now: float) -> Iterator[tuple[Request, int]]:
@@ -46,7 +45,7 @@ class FairHearth(Hearth):
             self._queue.take(ticket, expected)
             self._charged[id(request)] = ticket, expected
             yield request, replica
-        self._queue.post()
+        self._queue.post(ticket)
 
     def ended(self, request: Request, now: float) -> None:
         """Tell the router, and charge the tenant for what the answer took."""

@@ -45,7 +45,7 @@ def served_by_all(queues: list[FairQueue[str]], count: int) -> list[str]:
             if ticket is not None and queue.may_serve(ticket, room=True):
                 queue.take(ticket, 100)
                 found.append(ticket.item)
-            queue.post()
+            queue.post(queue.first())
     return found[:count]
 
 
@@ -186,7 +186,7 @@ def test_a_higher_class_goes_first_in_whatever_process_it_waits(queues: list[Fai
     for _ in range(3):
         queues[1].add("high", GLOBEX, Priority.HIGH)
     for queue in queues:
-        queue.post()
+        queue.post(queue.first())
     assert served_by_all(queues, 5) == ["high", "high", "high", "standard", "standard"]
 
 
@@ -198,7 +198,7 @@ def test_room_that_another_process_does_not_use_is_left_to_it_for_a_moment(
     mine = here.add("b", ACME)
     assert not here.others_wait()
     there.add("c", GLOBEX)
-    there.post()
+    there.post(there.first())
     assert here.others_wait()
     for room in (True, False):  # the moment begins again when the room is gone
         assert not here.may_serve(mine, room=room)
@@ -206,7 +206,7 @@ def test_room_that_another_process_does_not_use_is_left_to_it_for_a_moment(
     assert not here.may_serve(mine, room=True)
     clock.now += PATIENCE_SECONDS
     assert here.may_serve(mine, room=True)
-    there.post()
+    there.post(there.first())
     assert not here.may_serve(mine, room=True)
     clock.now += 1.1 * POSTED_SECONDS  # it has stopped
     assert not here.others_wait()

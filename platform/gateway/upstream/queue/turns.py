@@ -212,7 +212,6 @@ class Turns:
         waiter = _Waiter(waiting, queue)
         policy = queued.caller.policy
         ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)
-        queue.post()
         if self._timer is None:
             self._look_later()
         try:
@@ -242,7 +241,7 @@ class Turns:
             else:
                 break
             waiter.turn.set_result(turn)
-        queue.post()
+        queue.post(ticket)
         return len(queue)
 
     def _queue(self, model: str) -> _ModelQueue:
