@@ -33,13 +33,18 @@ class CounterTable:
         self.clock = clock
         self.keys = state.counters.cast("Q")
         self.numbers = state.counters.cast("d")
-        #: What this process charged since it last told other hosts, by the names' hashes.
+        #: What this process charged since it last told other hosts, by the names' hashes; and when that was.
         self._charged: dict[int, float] = {}
+        self._told_at = clock()
 
     def take_charges(self) -> dict[int, float]:
-        """Return what this process charged since the last call."""
+        """Return what this process charged since the last call; nothing if that was long ago.
+
+        While there are no other hosts nothing is told, and one that comes then must not hear of it all at once.
+        """
         found, self._charged = self._charged, {}
-        return found
+        told_at, self._told_at = self._told_at, self.clock()
+        return found if self._told_at - told_at <= RECENT_SECONDS else {}
 
     def note(self, key: int, amount: float) -> None:
         """Keep a charge for :meth:`take_charges`."""

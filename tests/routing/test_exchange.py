@@ -104,6 +104,16 @@ def test_what_another_host_charges_is_no_debt_of_a_tenant_that_does_not_wait_her
     assert (here.counter(tenant), there.counter(tenant)) == (100, 5000)
 
 
+def test_a_host_that_comes_does_not_hear_of_all_that_was_charged_before(hosts: list[Host], clock: Clock) -> None:
+    here, there = (FairQueue[str]("model", each.router.counters) for each in hosts)
+    tenant = UUID(int=1)
+    here.take(here.add("a", tenant), 1_000_000)
+    clock.now += 3600
+    there.take(there.add("b", tenant), 100)
+    tell(hosts, clock)
+    assert there.counter(tenant) == 100
+
+
 def test_a_session_is_at_home_where_another_host_settled_it(hosts: list[Host], clock: Clock) -> None:
     here, there = hosts
     for number in range(12):
