@@ -13,7 +13,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
@@ -113,8 +113,38 @@ class SharedFile:
 
     def _is_locked(self, place: int) -> bool:
         """Return whether another process holds a lock of a byte."""
-        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        return _is_locked(self._file, place)
+
+
+def copy(path: Path, prefix_entries: int, session_entries: int) -> SharedState:
+    """Return a copy of what the processes know now, which no process shares. Raises NotShared, OSError."""
+    length = size(prefix_entries, session_entries)
+    with path.open("rb") as file:
+        memory = bytearray(file.read(length))
+        running = [_is_locked(file.fileno(), _FIRST + process) for process in range(MAX_PROCESSES)]
+    if len(memory) < length or all(running):
+        raise NotShared(f"{path} is being made" if len(memory) < length else f"{path} is used by all its processes")
+    return SharedState(memoryview(memory), prefix_entries, session_entries, _Copied(running))
+
+
+class _Copied:
+    """The processes that ran when their memory was copied, and this one under the number of none of them."""
+
+    def __init__(self, running: list[bool]) -> None:
+        self.process = running.index(False)
+        self.running = running
+
+    def exclusive(self) -> AbstractContextManager[bool]:
+        """Exclude nobody."""
+        return nullcontext(True)
+
+    def look(self, processes: int) -> None:
+        """See nothing new."""
+
+
+def _is_locked(file: int, place: int) -> bool:
+    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import IO, Any, cast
 from uuid import UUID
 
 import click
@@ -14,8 +14,10 @@ import redis
 from catalogue.routing_policy import DEFAULT, TERMS
 from hearth import environment, service_urls
 from hearth.checks.preflight import PreflightError
+from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 from routing import decision_record, explanation
+from routing.errors import NotShared
 from routing.explanation import Decision
 from routing.router import Candidate
 
@@ -23,18 +25,34 @@ REDIS_TIMEOUT_SECONDS = 5.0
 
 
 @click.command("explain-route", short_help="Show why a request went to its replica.")
-@click.argument("request_id", type=click.UUID)
+@click.argument("request_id", type=click.UUID, required=False)
+@click.option("--body", type=click.File("rb"), help="Decide for this request instead, without sending it; - is stdin.")
+@click.option("--key", metavar="PUBLIC_ID", help="With --body: the API key that would send it, without its secret.")
+@click.option("--path", default="/v1/chat/completions", show_default=True, help="With --body: where it would be sent.")
+@click.option("--session", metavar="NAME", help="With --body: the value of the header that names its session.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole ids.")
-def explain_route(request_id: UUID, as_json: bool) -> None:
-    """Show each replica's cost for a recent request, term by term, and which term decided.
+def explain_route(
+    request_id: UUID | None, body: IO[bytes] | None, *, key: str | None, path: str, session: str | None, as_json: bool
+) -> None:
+    """Show each replica's cost for a request, term by term, and which term decided.
 
-    REQUEST_ID is the x-request-id of the response. Gateways keep their last 4,000 decisions together, for an hour after
-    the last. A request that was tried on several replicas has several decisions. docs/operations.md explains the terms.
+    REQUEST_ID is the x-request-id of a recent response. Gateways keep their last 4,000 decisions together, for an hour
+    after the last. A request that was tried on several replicas has several decisions. docs/operations.md explains the
+    terms.
+
+    With --body it shows how the gateways of this host would decide now. Nothing is sent, and nothing changes.
 
     \b
-    Example:
+    Examples:
       hearth explain-route 01a0b5c2-9d1e-7c3a-8f00-5d2f6c1e9b47
+      hearth explain-route --body request.json --key 7Hq2mZ0aXk
     """
+    if (request_id is None) == (body is None) or (body is None) != (key is None):
+        raise click.UsageError("Give either REQUEST_ID, or --body and --key.")
+    if request_id is None:
+        assert body is not None and key is not None
+        print(_rehearsed(body.read(), path, key, session, as_json=as_json))
+        return
     found = _decisions(request_id)
     if not found:
         raise PreflightError(
@@ -45,6 +63,36 @@ def explain_route(request_id: UUID, as_json: bool) -> None:
         print(json.dumps([_document(each) for each in found], indent=2, default=str))
     else:
         print("\n\n".join(_text(each) for each in found))
+
+
+def _rehearsed(raw: bytes, path: str, key: str, session: str | None, *, as_json: bool) -> str:
+    """Return how gateways would decide now. Raises PreflightError."""
+    with on_database("Nothing was decided"):
+        from gateway.errors import GatewayError
+        from gateway.protocols.endpoint_table import ENDPOINTS
+        from gateway.upstream.routing import rehearsal
+        from tenants.errors import KeyRefused
+
+        if path not in ENDPOINTS:
+            raise PreflightError(f"Engines serve nothing at {path}.", f"Use one of {', '.join(ENDPOINTS)}.")
+        try:
+            found = rehearsal.rehearse(raw, path, key.removeprefix("hk_").partition("_")[0], session)
+        except GatewayError as error:
+            raise PreflightError(error.message, "") from error
+        except KeyRefused as error:
+            raise PreflightError(
+                f"The API key {key!r} cannot be used: {error.reason.replace('_', ' ')}.",
+                "The page Keys shows public ids.",
+            ) from error
+        except (NotShared, OSError) as error:
+            raise PreflightError(
+                f"What the gateways know cannot be read: {error}.", "Run this where a gateway runs, as its user."
+            ) from error
+    if as_json:
+        document = {**_document(found.decision), "request_id": None, "has_room": found.has_room}
+        return json.dumps(document, indent=2, default=str)
+    waits = [] if found.has_room else ["No replica has room: the request would wait first."]
+    return "\n".join([_text(found.decision), *waits])
 
 
 def _decisions(request_id: UUID) -> list[Decision]:

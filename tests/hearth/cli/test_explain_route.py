@@ -89,3 +89,9 @@ def test_what_is_not_kept_or_cannot_be_read_is_said(redis: Redis, monkeypatch: p
     monkeypatch.setenv("REDIS_CACHE_URL", "redis://127.0.0.1:9/0")
     away = run(uuid4())
     assert (away.exit_code, "Redis cannot be read" in away.output) == (1, True)
+
+
+@pytest.mark.parametrize("arguments", [(), (ONE, "--key", "x"), ("--body", "-"), (ONE, "--body", "-", "--key", "x")])
+def test_either_a_kept_decision_is_shown_or_a_new_one_made(arguments: tuple[object, ...]) -> None:
+    refused = run(*arguments)
+    assert (refused.exit_code, "Give either REQUEST_ID, or --body and --key." in refused.output) == (2, True)

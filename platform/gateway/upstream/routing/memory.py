@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from django.conf import settings
 
 from gateway import metrics
-from routing import shared_state
+from routing import shared_file, shared_state
 from routing.errors import NotShared
 from routing.shared_file import SharedFile
 from routing.shared_state import WORD, SharedState
@@ -23,9 +24,8 @@ PREFIXES_PER_SESSION = 32
 def open_shared() -> SharedFile | None:
     """Join the other processes, or say in the log why not and return None."""
     prefixes, sessions = _entries()
-    path = settings.ROUTING_MEMORY.with_name(f"{settings.ROUTING_MEMORY.name}-{LAYOUT}-{prefixes}")
     try:
-        found = SharedFile.open(path, prefixes, sessions)
+        found = SharedFile.open(_path(), prefixes, sessions)
     except (NotShared, OSError) as error:
         log.warning(
             "this process routes by what it knows alone, and shares nothing with others of this host: %s", error
@@ -41,10 +41,20 @@ def close(file: SharedFile) -> None:
     file.close()
 
 
+def copy() -> SharedState:
+    """Return a copy of what the processes of this host know now. Raises NotShared, OSError."""
+    return shared_file.copy(_path(), *_entries())
+
+
 def private() -> SharedState:
     """Return a memory of this process alone."""
     metrics.ROUTING_PROCESSES.set_function(lambda: 1)
     return shared_state.private(*_entries())
+
+
+def _path() -> Path:
+    prefixes, _ = _entries()
+    return settings.ROUTING_MEMORY.with_name(f"{settings.ROUTING_MEMORY.name}-{LAYOUT}-{prefixes}")
 
 
 def _entries() -> tuple[int, int]:
