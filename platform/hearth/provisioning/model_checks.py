@@ -27,6 +27,8 @@ OWN_OPTIONS = {
     "--tokenizer-revision": "`hearth deploy --revision`, which holds for the tokenizer too",
     "--max-model-len": "`hearth deploy --context-tokens`",
     "--tensor-parallel-size": "`hearth deploy --slots-per-replica`",
+    "-tp": "`hearth deploy --slots-per-replica`",
+    "--config": "the arguments themselves, because a file's content is no part of the revision",
 }
 REMOTE_CODE = "--trust-remote-code"
 _MIB = 1 << 20
@@ -92,11 +94,13 @@ def _check_lengths(spec: ModelSpec) -> None:
 
 def _check_arguments(spec: ModelSpec) -> None:
     """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
-    given = {each.partition("=")[0].replace("_", "-") for each in spec.engine_args}
+    given = {each.partition("=")[0].replace("_", "-") for each in spec.engine_args if each.startswith("-")}
     for argument, instead in OWN_OPTIONS.items():
         if argument in given:
             raise PreflightError(f"{argument} is no argument for --engine-args.", f"Use {instead}.")
-    if REMOTE_CODE in given and not spec.allow_remote_code:
+    # vLLM takes every unambiguous beginning of a name for the name
+    shortened = any(len(each) > len("--t") and REMOTE_CODE.startswith(each) for each in given)
+    if shortened and not spec.allow_remote_code:
         raise PreflightError(
             f"{REMOTE_CODE} runs Python code of the model's author on this machine.",
             "Read that code, then trust this revision with --allow-remote-code.",

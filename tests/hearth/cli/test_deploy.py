@@ -225,6 +225,8 @@ def test_the_first_model_keeps_its_commit_when_the_instance_starts_again(known: 
     [
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code",)), "--allow-remote-code"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust_remote_code",)), "--allow-remote-code"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-rem",)), "--allow-remote-code"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--config", "/tmp/f")), "no part of the revision"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--revision=main",)), "hearth deploy --revision"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--max-model-len", "9")), "--context-tokens"),
         (ModelSpec(source=str(TINY_MODEL), engine="vllm", commit="main"), "Leave --revision out"),
