@@ -33,6 +33,7 @@ WORKLOADS: dict[str, Draw] = {
     "shared-prefix": workloads.shared_prefix,
     "prefix-repetition": workloads.prefix_repetition,
     "unique": workloads.unique,
+    "short": workloads.short,
     "mixed": workloads.mixed,
     "adversarial": workloads.adversarial,
 }
@@ -80,7 +81,8 @@ class Setting:
 def committed() -> Iterator[Setting]:
     """Yield the settings that are published."""
     for workload, load in itertools.product(WORKLOADS, LOADS):
-        yield Setting(workload=workload, load=load)
+        if workload != "short" or load == USUAL_LOAD:
+            yield Setting(workload=workload, load=load)
     for workload, replicas in (("agents", 2), ("agents", 32), ("hot-prompt", 2), ("hot-prompt", 64), ("unique", 64)):
         yield Setting(workload=workload, replicas=replicas)
     for workload, processes, hosts in (

@@ -116,6 +116,16 @@ def unique(rate: float, random: Random) -> Workload:
     return _workload("unique", _single(_count(2500, rate), 30 * rate, turn, random))
 
 
+def short(rate: float, random: Random) -> Workload:
+    """Return 4,000 requests of 20 to 120 tokens that share nothing, many at a time."""
+    names = itertools.count()
+
+    def turn() -> Turn:
+        return _turn((), random.randint(20, 120), random.randint(10, 50), names)
+
+    return _workload("short", _single(_count(4000, rate), 200 * rate, turn, random))
+
+
 def shared_prefix(rate: float, random: Random) -> Workload:
     """Return llm-d's comparison: 60 groups with a prompt of 6,000 tokens each, five questions of 1,200, asked often."""
     names = itertools.count()
