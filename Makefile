@@ -79,7 +79,7 @@ bench-hostile: install ## Measure what one hostile tenant does to a quiet one (4
 bench-routing: install ## Simulate routing policies side by side (5 minutes; BENCH_ARGS="--trace FILE" adds a trace)
 	@exec $(BIN)/python -m benchmarks.routing $(BENCH_ARGS)
 
-bench-routing-matrix: install ## Simulate the best of them in 38 settings (10 minutes; BENCH_ARGS=--all for every combination)
+bench-routing-matrix: install ## Simulate the best of them in 38 settings (5 minutes; BENCH_ARGS=--all for every combination)
 	@exec $(BIN)/python -m benchmarks.routing.matrix $(BENCH_ARGS)
 
 bench-routing-live: install ## Compare Hearth with other routers over HTTP, before simulated engines (25 minutes, a quiet machine)
