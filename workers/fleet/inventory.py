@@ -7,6 +7,7 @@ queries, whatever the size of the fleet.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from django.db.models import (
 from django.db.models.functions import Now
 
 from catalogue import routing_policy
-from catalogue.routing_policy import RoutingPolicy
+from catalogue.routing_policy import Comparison, RoutingPolicy
 from workers.fleet import history
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
@@ -237,6 +238,8 @@ class DeploymentStatus:
     scale_up_delay_seconds: float
     scale_down_delay_seconds: float
     routing: RoutingPolicy
+    #: The comparison of two routing policies that runs.
+    comparison: Comparison | None
     pools: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
     #: Requests of all gateways together.
@@ -487,6 +490,11 @@ def _unheld(slot: SlotStatus) -> Literal["free", "quarantined", "gone"]:
     return "gone" if slot.health == Slot.Health.GONE else "quarantined"
 
 
+def _running_comparison(row: Deployment) -> Comparison | None:
+    comparison = routing_policy.read(row.routing).comparison
+    return comparison if comparison is not None and comparison.until > time.time() else None
+
+
 def without_slot(deployment: str) -> str:
     """Return the shortage of a deployment's slots in words, or an empty text; see ``DeploymentStatus.shortage``."""
     return next((each.shortage for each in read().deployments if each.name == deployment), "")
@@ -524,6 +532,7 @@ def _deployments(
             scale_up_delay_seconds=row.scale_up_delay_seconds,
             scale_down_delay_seconds=row.scale_down_delay_seconds,
             routing=routing_policy.read(row.routing).policy,
+            comparison=_running_comparison(row),
             pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
             replicas=tuple(by_name[row.name]),
             load=demand.get(row.id, DeploymentLoad()),

@@ -45,7 +45,7 @@ def explain_route(
     \b
     Examples:
       hearth explain-route 01a0b5c2-9d1e-7c3a-8f00-5d2f6c1e9b47
-      hearth explain-route --body request.json --key 7Hq2mZ0aXk
+      hearth explain-route --body request.json --key 7hq2mz0axk4t
     """
     if (request_id is None) == (body is None) or (body is None) != (key is None):
         raise click.UsageError("Give either REQUEST_ID, or --body and --key.")

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from catalogue import routing_policy
 from tenants.models import AuditEntry, User
 from tests.portal import fixtures
 from tests.portal import fleet_fixture as warmths
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
+from workers.fleet import routing_comparison
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot
 
 SignIn = Callable[[User], Client]
@@ -106,6 +108,12 @@ def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn
     policy = "expected-seconds:backlog=0.125,prefill=0.125,displaced=0.125,decode=0.125,leaving=0.125"
     browser.post(f"/portal/fleet/route/{fixtures.MODEL}/", {"policy": policy})
     assert f'data-testid="routing">{policy}<' in browser.get("/portal/fleet/").content.decode()
+    against = routing_policy.parse("session")
+    routing_comparison.start(fixtures.OPERATOR, fixtures.MODEL, routing_policy.DEFAULT, against, share=0.5, minutes=5)
+    page = browser.get("/portal/fleet/").content.decode()
+    assert 'data-testid="comparison">expected-seconds compared with session for now<' in page
+    routing_comparison.stop(fixtures.OPERATOR, fixtures.MODEL)
+    assert 'data-testid="comparison"' not in browser.get("/portal/fleet/").content.decode()
     browser.post("/portal/fleet/warm/spare/", {"per_node": "3", "level": "h2"})
     assert Pool.objects.get(name="spare").placeholders_per_node == 3
     browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": fixtures.MODEL})
