@@ -5,11 +5,11 @@ An estimate: vLLM measures the rest when it starts, and says how many tokens its
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from workers.sizing.errors import DoesNotFit
+from workers.sizing.errors import CannotSize, DoesNotFit
 from workers.sizing.gpus import GIB
 from workers.sizing.model_shape import ModelShape
 
@@ -62,21 +62,39 @@ def smallest(
     files, if known. Raises DoesNotFit.
     """
     weights = weight_bytes or shape.weight_bytes
-    gangs = [gpus for gpus in GANGS if gpus <= gpus_per_node and shape.heads % gpus == 0]
+    gangs = [gpus for gpus in GANGS if gpus <= gpus_per_node and _divides(shape, gpus)]
     tried = [_layout(shape, gpu_bytes, gpus, weights, kv_value_bytes) for gpus in gangs]
     model_context = shape.context_tokens or LEAST_CONTEXT_TOKENS
     least = context_tokens or min(model_context, LEAST_CONTEXT_TOKENS)
     sequences = 1 if context_tokens else LEAST_SEQUENCES
+    cache = sequences * shape.kv_bytes_per_sequence(least, kv_value_bytes)
     for found in tried:
-        per_sequence = _per_gpu(shape, shape.kv_bytes_per_sequence(least, kv_value_bytes), found.gpus)
-        if found.kv_bytes >= sequences * per_sequence:
+        if found.kv_bytes >= _per_gpu(shape, cache, found.gpus):
             return _with_context(shape, found, context_tokens or model_context, kv_value_bytes)
-    raise DoesNotFit(_refusal(shape, tried, weights, gpu_bytes, gpus_per_node, least, sequences))
+    said = (
+        f"Weights of {weights / GIB:.1f} GiB and a cache of {cache / GIB:.1f} GiB for {sequences} × {least:,} tokens "
+        "do not fit into"
+    )
+    raise DoesNotFit(f"{said} {_refusal(shape, tried[-1], gpus_per_node, weights + cache)}")
 
 
-def replicas_for(layout: Layout, requests: int, tokens: int) -> int:
-    """Return how many replicas hold ``requests`` at once, each of ``tokens`` tokens of prompt and answer."""
-    return max(1, math.ceil(requests * tokens / layout.kv_tokens))
+def replicas_for(shape: ModelShape, layout: Layout, requests: int, tokens: int, kv_value_bytes: float = 2.0) -> int:
+    """Return how many replicas hold ``requests`` at once, each of ``tokens`` tokens of prompt and answer.
+
+    A request is held by one replica as a whole. Raises CannotSize for more tokens than the context has.
+    """
+    if tokens > layout.context_tokens:
+        raise CannotSize(
+            f"A request of {tokens:,} tokens does not fit into a context of {layout.context_tokens:,} tokens. "
+            "Give fewer --tokens or more --context-tokens."
+        )
+    one = _per_gpu(shape, shape.kv_bytes_per_sequence(tokens, kv_value_bytes), layout.gpus)
+    return math.ceil(requests / int(layout.kv_bytes // one))
+
+
+def _divides(shape: ModelShape, gpus: int) -> bool:
+    """Say whether vLLM divides a model's heads among so many GPUs: those of the cache it divides, or repeats evenly."""
+    return shape.heads % gpus == 0 and (shape.kv_heads % gpus == 0 or gpus % shape.kv_heads == 0)
 
 
 def _layout(shape: ModelShape, gpu_bytes: int, gpus: int, weights: int, kv_value_bytes: float) -> Layout:
@@ -99,11 +117,14 @@ def _layout(shape: ModelShape, gpu_bytes: int, gpus: int, weights: int, kv_value
 
 def _with_context(shape: ModelShape, found: Layout, context: int, kv_value_bytes: float) -> Layout:
     """Return a layout with the context that was asked for, or with as much of the model's as fits."""
-    one = _per_gpu(shape, shape.kv_bytes_per_sequence(context, kv_value_bytes), found.gpus)
-    while one > found.kv_bytes:
-        context = (context - 1) // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
-        one = _per_gpu(shape, shape.kv_bytes_per_sequence(context, kv_value_bytes), found.gpus)
-    return replace(found, context_tokens=context, sequences=int(found.kv_bytes // one))
+
+    def one(tokens: int) -> float:
+        return _per_gpu(shape, shape.kv_bytes_per_sequence(tokens, kv_value_bytes), found.gpus)
+
+    if one(context) > found.kv_bytes:
+        steps = range(CONTEXT_STEP_TOKENS, context, CONTEXT_STEP_TOKENS)
+        context = steps[bisect.bisect_right(steps, found.kv_bytes, key=one) - 1]
+    return replace(found, context_tokens=context, sequences=int(found.kv_bytes // one(context)))
 
 
 def _per_gpu(shape: ModelShape, bytes_: float, gpus: int) -> float:
@@ -119,26 +140,17 @@ def _working_bytes(shape: ModelShape, gpu_bytes: int, gpus: int) -> int:
     return int(RUNTIME_BYTES + (LINKS_BYTES if gpus > 1 else 0) + activations + logits)
 
 
-def _refusal(
-    shape: ModelShape,
-    tried: Sequence[Layout],
-    weights: int,
-    gpu_bytes: int,
-    gpus_per_node: int,
-    context: int,
-    sequences: int,
-) -> str:
-    if not tried:
-        return f"Its {shape.heads} attention heads cannot be divided among the GPUs of a node."
-    most = tried[-1]
-    usable = int(gpu_bytes * UTILISATION) - most.working_bytes
-    node = f"{most.gpus} × {gpu_bytes / GIB:.0f} GiB"
-    cache = shape.kv_bytes_per_sequence(context, 2.0) * sequences
-    needed = math.ceil((weights + cache) / max(1, usable))
+def _refusal(shape: ModelShape, most: Layout, gpus_per_node: int, needed_bytes: float) -> str:
+    """Return the most that one node gives to a replica, and why it is not more."""
+    usable = max(0, int(most.gpu_bytes * UTILISATION) - most.working_bytes)
     said = (
-        f"Weights of {weights / GIB:.1f} GiB and a cache of {cache / GIB:.1f} GiB for {sequences} × {context:,} tokens "
-        f"do not fit into {node}, of which {most.gpus * max(0, usable) / GIB:.1f} GiB are left for them"
+        f"{most.gpus} × {most.gpu_bytes / GIB:.0f} GiB, of which {most.gpus * usable / GIB:.1f} GiB are left for them"
     )
-    if needed > gpus_per_node:
-        return f"{said}: it needs about {needed} such GPUs, so more than one node."
+    needed = math.ceil(needed_bytes / max(1, usable))
+    if usable and needed > gpus_per_node:
+        return f"{said}: it needs about {needed:,} such GPUs, so more than one node."
+    if 2 * most.gpus <= gpus_per_node:
+        return (
+            f"{said}: vLLM cannot divide {shape.heads} heads, {shape.kv_heads} of the cache, among more GPUs of a node."
+        )
     return f"{said}."

@@ -46,9 +46,10 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
     """
     try:
         shape, layout, stored = _computed(source, **given)
+        tokens = tokens or layout.context_tokens
+        replicas = layouts.replicas_for(shape, layout, requests, tokens, DTYPE_BYTES[given["kv_dtype"]])
     except (CannotSize, DoesNotFit) as error:
         raise PreflightError(str(error), "") from error
-    replicas = layouts.replicas_for(layout, requests, tokens or layout.context_tokens)
     options = _options(layout, replicas, given["kv_dtype"], given["quantization"])
     if as_json:
         print(json.dumps(_as_json(shape, layout, replicas, options), indent=2))
@@ -56,7 +57,7 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
     print(table(("", ""), _rows(shape, layout, "files" if stored else "config.json")))
     for note in shape.notes:
         print(f"Note: {note}.")
-    print(f"Replicas for {requests:,} × {tokens or layout.context_tokens:,} tokens at once: {replicas:,}.")
+    print(f"Replicas for {requests:,} × {tokens:,} tokens at once: {replicas:,}.")
     print(f"To deploy it: {shlex.join(['hearth', 'deploy', 'NAME', '--source', _deployed_from(source), *options])}")
 
 

@@ -57,6 +57,10 @@ def test_a_folder_counts_by_the_size_of_its_files() -> None:
     [
         (("--gpu", "abacus"), "'abacus' is no known GPU. Give its memory in GiB"),
         (("--gpu", "H100", "--context-tokens", "131073"), "was made for 131,072 tokens, not 131,073"),
+        (
+            ("--gpu", "H100", "--context-tokens", "4096", "--tokens", "4097"),
+            "does not fit into a context of 4,096 tokens",
+        ),
         (("--gpu", "L4"), "more than one node"),
     ],
 )

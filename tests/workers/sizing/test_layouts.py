@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workers.sizing.test_model_shape import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B
+from tests.workers.sizing.test_model_shape import DEEPSEEK_V3, GEMMA_3_27B, LLAMA_8B, LLAMA_70B, PHI_4
 from workers.sizing import gpus, layouts, model_shape
 from workers.sizing.errors import CannotSize, DoesNotFit
 from workers.sizing.gpus import GIB
@@ -55,10 +55,47 @@ def test_what_needs_two_nodes_is_refused_with_figures() -> None:
         layouts.smallest(LARGE, gpus.memory_bytes("80"), gpus_per_node=4, context_tokens=700_000)
 
 
+def test_a_refusal_counts_the_cache_in_its_dtype() -> None:
+    said = []
+    for value_bytes in (2.0, 1.0):
+        with pytest.raises(DoesNotFit) as refused:
+            layouts.smallest(LARGE, gpus.memory_bytes("L4"), context_tokens=131_072, kv_value_bytes=value_bytes)
+        said.append(str(refused.value))
+    assert "a cache of 40.0 GiB" in said[0]
+    assert "a cache of 20.0 GiB" in said[1]
+
+
+def test_heads_of_the_cache_are_divided_evenly() -> None:
+    shape = model_shape.read(PHI_4)
+    with pytest.raises(DoesNotFit, match=r"2 × 15 GiB.* 40 heads, 10 of the cache, among more GPUs"):
+        layouts.smallest(shape, gpus.memory_bytes("T4"), context_tokens=16_384)
+
+
 def test_replicas_hold_the_requests_that_are_expected() -> None:
     found = layouts.smallest(SMALL, gpus.memory_bytes("H100"))
-    assert layouts.replicas_for(found, 1, 100) == 1
-    assert layouts.replicas_for(found, 10, found.kv_tokens) == 10
+    assert layouts.replicas_for(SMALL, found, 1, 100) == 1
+    assert layouts.replicas_for(SMALL, found, found.sequences, found.context_tokens) == 1
+    assert layouts.replicas_for(SMALL, found, found.sequences + 1, found.context_tokens) == 2
+
+
+def test_windows_count_when_requests_are_held() -> None:
+    shape = model_shape.read(GEMMA_3_27B)
+    found = layouts.smallest(shape, gpus.memory_bytes("80"))
+    assert (found.gpus, found.context_tokens, found.sequences) == (1, 131_072, 1)
+    assert layouts.replicas_for(shape, found, 1, 131_072) == 1
+
+
+def test_a_request_is_not_split_among_replicas() -> None:
+    found = layouts.smallest(SMALL, gpus.memory_bytes("L4"), context_tokens=8192)
+    most = found.kv_tokens
+    found = layouts.smallest(SMALL, gpus.memory_bytes("L4"), context_tokens=int(0.6 * most))
+    assert layouts.replicas_for(SMALL, found, 5, int(0.6 * most)) == 5
+
+
+def test_a_request_longer_than_the_context_is_refused() -> None:
+    found = layouts.smallest(SMALL, gpus.memory_bytes("H100"), context_tokens=4096)
+    with pytest.raises(CannotSize, match=r"4,097 tokens does not fit into a context of 4,096"):
+        layouts.replicas_for(SMALL, found, 1, 4097)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,31 @@ GPT_OSS_120B = {
     "quantization_config": {"quant_method": "mxfp4"},
 }
 
+GEMMA_3_27B = {
+    "text_config": {
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "vocab_size": 262208,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 131072,
+        "sliding_window": 1024,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10 + ["sliding_attention"] * 2,
+    }
+}
+PHI_4 = {
+    "hidden_size": 5120,
+    "intermediate_size": 17920,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "vocab_size": 100352,
+    "max_position_embeddings": 16384,
+}
+
 
 @pytest.mark.parametrize(
     ("config", "billions", "kv_values"),
@@ -77,6 +102,8 @@ GPT_OSS_120B = {
         (QWEN3_30B, 30.5, 48 * 2 * 4 * 128),
         (DEEPSEEK_V3, 671, 61 * (512 + 64)),
         (GPT_OSS_120B, 116.8, 36 * 2 * 8 * 64),
+        (GEMMA_3_27B, 27.0, 62 * 2 * 16 * 128),
+        (PHI_4, 14.66, 40 * 2 * 10 * 128),
     ],
 )
 def test_parameters_and_cache_of_published_models(config: dict[str, Any], billions: float, kv_values: int) -> None:
