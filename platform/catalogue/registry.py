@@ -122,6 +122,7 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             "model": described.name,
             "source": described.source,
             "engine": described.engine,
+            "engine_args": list(described.engine_args),
             "digest": digest,
         },
     )

@@ -69,6 +69,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     spec = _model(options, before, engine)
     if not spec.name:
         _check_name_is_free(spec.model_name())
+    if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
         spec = model_checks.pinned(spec)
     revision = catalogue.register(SYSTEM, platform, spec.described())
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
@@ -117,7 +118,8 @@ def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["v
     else:
         wanted = options.model or ""
         source, name, context_tokens = "" if wanted == TINY_NAME else wanted, "", DEFAULT_CONTEXT_TOKENS
-        commit = ""
+        # the same model again is the same commit: a start asks the Hub for nothing and changes nothing
+        commit = commit_of(last.engine_args) if last is not None and last.source == source else ""
     return ModelSpec(
         source=source,
         name=name,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
-
-from django.db.models import Max
 
 from catalogue.administration import check_name
 from catalogue.models import ModelAlias, ModelRevision
@@ -18,8 +17,9 @@ from workers.models import Deployment, Pool, Slot
 #: The columns that store them.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
 LONGEST_ARGUMENT = 200
-#: Formats without code.
-SAFE_WEIGHTS = (".safetensors", ".gguf")
+#: Weights without code, and those that are Python pickles.
+SAFE_WEIGHTS, PICKLES = ".safetensors", (".bin", ".pt", ".pth")
+PICKLE_FORMATS = frozenset({"pt", "npcache"})
 #: The engine's arguments that a deployment sets by itself, and how.
 OWN_OPTIONS = {
     "--revision": "`hearth deploy --revision`",
@@ -30,7 +30,9 @@ OWN_OPTIONS = {
     "-tp": "`hearth deploy --slots-per-replica`",
     "--config": "the arguments themselves, because a file's content is no part of the revision",
 }
-REMOTE_CODE = "--trust-remote-code"
+REMOTE_CODE, LOAD_FORMAT = "--trust-remote-code", "--load-format"
+#: Arguments whose names begin one of those above.
+OTHER_ARGUMENTS = frozenset({"--tokenizer"})
 _MIB = 1 << 20
 
 
@@ -43,27 +45,31 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
     check_name_is_free(name)
     _check_lengths(spec)
     _check_arguments(spec)
+    _check_gang(spec, pool)
     if spec.engine != "vllm" or not spec.source:
+        if spec.commit:
+            raise PreflightError("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
         return spec
     files = model_files.find(spec.source, spec.commit)
     if not any(each in files.sizes for each in CONFIGURATIONS):
         raise PreflightError(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
         raise PreflightError(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
-    if not spec.allow_pickle and not any(each.endswith(SAFE_WEIGHTS) for each in files.sizes):
-        raise PreflightError(
-            f"{files.where} has its weights as Python pickles only, which can run code when they are loaded.",
-            "Convert them to safetensors, or trust this revision with --allow-pickle.",
-        )
+    _check_weights(files, spec)
     _check_fit(files, pool, spec.slots_per_replica)
     return replace(spec, commit=files.commit)
 
 
 def pinned(spec: ModelSpec) -> ModelSpec:
-    """Return a model with the commit that its Hugging Face id has now. Raises PreflightError if nobody knows it."""
-    if spec.engine != "vllm" or not spec.source or Path(spec.source).is_dir():
+    """Return a new model of `hearth up` with the commit that its Hugging Face id has now.
+
+    Raises PreflightError if nobody knows the model, or its weights are pickles.
+    """
+    if spec.engine != "vllm" or not spec.source:
         return spec
-    return replace(spec, commit=model_files.find(spec.source, spec.commit).commit)
+    files = model_files.find(spec.source, spec.commit)
+    _check_weights(files, spec)
+    return replace(spec, commit=files.commit)
 
 
 def check_name_is_free(name: str) -> None:
@@ -93,27 +99,63 @@ def _check_lengths(spec: ModelSpec) -> None:
 
 
 def _check_arguments(spec: ModelSpec) -> None:
-    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
-    given = {each.partition("=")[0].replace("_", "-") for each in spec.engine_args if each.startswith("-")}
+    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed.
+
+    vLLM takes every unambiguous beginning of a name for the name, underscores for dashes, and what follows a dot for a
+    part of the value.
+    """
+    names = {re.split(r"[=.]", each)[0].replace("_", "-") for each in spec.engine_args if each.startswith("-")}
+    names -= OTHER_ARGUMENTS
     for argument, instead in OWN_OPTIONS.items():
-        if argument in given:
+        if any(argument.startswith(name) for name in names):
             raise PreflightError(f"{argument} is no argument for --engine-args.", f"Use {instead}.")
-    # vLLM takes every unambiguous beginning of a name for the name
-    shortened = any(len(each) > len("--t") and REMOTE_CODE.startswith(each) for each in given)
-    if shortened and not spec.allow_remote_code:
+    if not spec.allow_remote_code and any(REMOTE_CODE.startswith(name) for name in names):
         raise PreflightError(
             f"{REMOTE_CODE} runs Python code of the model's author on this machine.",
             "Read that code, then trust this revision with --allow-remote-code.",
         )
 
 
+def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
+    """Raise PreflightError if the engine would load pickles: it looks at the top folder, for safetensors first."""
+    top = [name for name in files.sizes if "/" not in name]
+    pickles_only = any(name.endswith(PICKLES) for name in top) and not any(name.endswith(SAFE_WEIGHTS) for name in top)
+    words = {word for argument in spec.engine_args for word in argument.split("=")}
+    if not spec.allow_pickle and (pickles_only or words & PICKLE_FORMATS):
+        raise PreflightError(
+            f"The weights of {files.where} would be loaded as Python pickles, not as safetensors.",
+            "Convert them to safetensors, or trust this revision with `hearth deploy --allow-pickle`.",
+        )
+
+
+def _check_gang(spec: ModelSpec, pool: Pool) -> None:
+    """Raise PreflightError if no node of the pool has as many slots as one replica takes."""
+    most = max(map(len, _memory_of_nodes(pool)), default=spec.slots_per_replica)
+    if most < spec.slots_per_replica:
+        raise PreflightError(
+            f"A replica would take {spec.slots_per_replica} slots of one node, and no node of pool {pool.name} has "
+            f"more than {most}.",
+            "Give --slots-per-replica as many as a node has, or add a larger node.",
+        )
+
+
+def _memory_of_nodes(pool: Pool) -> list[list[int]]:
+    """Return the memory of each node's usable slots, bytes, 0 where it is not known; the largest first."""
+    found = defaultdict(list)
+    slots = Slot.objects.filter(node__pool=pool, health=Slot.Health.OK)
+    for node, memory in slots.values_list("node_id", "memory_bytes"):
+        found[node].append(memory or 0)
+    return [sorted(each, reverse=True) for each in found.values()]
+
+
 def _check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
-    """Raise PreflightError if the weights alone are larger than the largest slots of the pool that a replica takes."""
-    largest = Slot.objects.filter(node__pool=pool, health=Slot.Health.OK).aggregate(most=Max("memory_bytes"))["most"]
-    if largest is not None and files.weight_bytes > largest * slots:
+    """Raise PreflightError if the weights alone are larger than the slots of one node that a replica takes."""
+    gangs = [each[:slots] for each in _memory_of_nodes(pool) if len(each) >= slots and all(each[:slots])]
+    largest = max(map(sum, gangs), default=None)
+    if largest is not None and files.weight_bytes > largest:
         have = f"the largest slot of pool {pool.name} has" if slots == 1 else f"{slots} slots of pool {pool.name} have"
         raise PreflightError(
-            f"{files.where} has {files.weight_bytes // _MIB} MiB of weights, and {have} {largest * slots // _MIB} MiB.",
+            f"{files.where} has {files.weight_bytes // _MIB} MiB of weights, and {have} {largest // _MIB} MiB.",
             "Take more slots by --slots-per-replica (`hearth size` says how many), a smaller or quantised model, or a "
             "node with more memory.",
         )

@@ -46,12 +46,17 @@ class ModelSpec:
         folder = Path(self.source or TINY_MODEL)
         return self.name or (TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source)
 
+    def stored_source(self) -> str:
+        """Return the source as a revision has it: a folder by its absolute path."""
+        folder = Path(self.source or TINY_MODEL)
+        return str(folder.absolute()) if folder.is_dir() else self.source
+
     def described(self) -> Description:
         """Return the description to register. Reads every file of a folder. Raises OSError."""
         folder = Path(self.source or TINY_MODEL)
         return Description(
             name=self.model_name(),
-            source=str(folder.absolute()) if folder.is_dir() else self.source,
+            source=self.stored_source(),
             engine=self.engine,
             engine_args=(*self._needed_args(), *self.engine_args),
             context_length_tokens=_context_length(folder, self.context_tokens),

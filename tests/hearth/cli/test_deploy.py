@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from django.conf import settings
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
@@ -20,7 +22,7 @@ from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
 from hearth.checks.preflight import PreflightError
 from hearth.cli.main import hearth
-from hearth.instance.start_options import StartOptions
+from hearth.instance.start_options import FILE_NAME, StartOptions
 from hearth.provisioning import first_run
 from hearth.provisioning.deploy import deploy
 from hearth.provisioning.model_source import ModelSpec, deployment_name
@@ -152,7 +154,11 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
     (folder / "config.json").write_text("{}")
     with (folder / "model.safetensors").open("wb") as weights:
         weights.truncate(3 << 20)
-    Slot.objects.update(memory_bytes=2 << 20)
+    node = Node.objects.get(name="here")
+    for index in range(3):
+        Slot.objects.create(node=node, device_uuid=f"GPU-{index}", index=index, memory_bytes=2 << 20)
+    with pytest.raises(PreflightError, match="3 MiB of weights, and the largest slot"):
+        deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm"), 1)
     made = deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=2), 1)
     assert made.slots_per_replica == 2
     replica = made.replicas.create(revision=made.revision, generation=1)
@@ -160,8 +166,9 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
     assert again.slots_per_replica == 3
     replica.refresh_from_db()
     assert replica.desired_state == "stopped"  # one of another size takes its place
-    with pytest.raises(BadCount):
-        deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=17), 1)
+    with pytest.raises(PreflightError, match=r"no node of pool .* has more than 3"):
+        deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=4), 1)
+    assert Deployment.objects.get(id=made.id).slots_per_replica == 3
 
 
 @pytest.fixture(name="known")
@@ -208,15 +215,28 @@ def test_what_runs_is_the_commit_of_the_moment_until_it_is_deployed_again(known:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_first_model_keeps_its_commit_when_the_instance_starts_again(known: hub.Hub) -> None:
+def test_the_first_model_keeps_its_commit_when_the_instance_starts_again(
+    known: hub.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(model: str | None) -> Deployment:
         first_run.run(engine="vllm", options=StartOptions(replicas=0, model=model), node="here", demo=False)
         return Deployment.objects.select_related("revision").get(name="org-known")
 
     assert commit(start(hub.MODEL)) == hub.OLD
     known.branches = {"main": hub.NEW}
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # a start asks nobody
     assert commit(start(None)) == hub.OLD
-    assert commit(start(hub.MODEL)) == hub.NEW
+    assert commit(start(hub.MODEL)) == hub.OLD
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_model_that_was_deployed_without_a_commit_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    described = ModelSpec(source="org/old", engine="vllm").described()
+    revision = catalogue.register(SYSTEM, registry.find_tenant("platform"), described)
+    (settings.DATA_DIR / FILE_NAME).write_text(json.dumps({"revision": str(revision.id)}))
+    first_run.run(engine="vllm", options=StartOptions(replicas=0, model="org/old"), node="here", demo=False)
+    assert catalogue.load().models["org/old"].revision_id == revision.id
 
 
 @pytest.mark.usefixtures("filled", "known")
@@ -227,6 +247,13 @@ def test_the_first_model_keeps_its_commit_when_the_instance_starts_again(known: 
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust_remote_code",)), "--allow-remote-code"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-rem",)), "--allow-remote-code"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--config", "/tmp/f")), "no part of the revision"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code.x=1",)), "--allow-remote-code"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--rev", "main")), "hearth deploy --revision"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--tokenizer-rev=main",)), "hearth deploy --revision"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--tensor_parallel", "2")), "--slots-per-replica"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("-tp=2",)), "--slots-per-replica"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--load-format=pt",)), "--allow-pickle"),
+        (ModelSpec(source=hub.MODEL, engine="simulated", commit="main"), "Leave --revision out"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--revision=main",)), "hearth deploy --revision"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--max-model-len", "9")), "--context-tokens"),
         (ModelSpec(source=str(TINY_MODEL), engine="vllm", commit="main"), "Leave --revision out"),
@@ -242,7 +269,8 @@ def test_what_is_not_allowed_says_which_option_allows_it(spec: ModelSpec, said: 
 def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub) -> None:
     (known.folder / "model.safetensors").rename(known.folder / "pytorch_model.bin")
     spec = ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code",), allow_remote_code=True)
-    with pytest.raises(PreflightError, match="Python pickles only"):
+    (known.folder / "model.gguf").write_bytes(b"")
+    with pytest.raises(PreflightError, match="would be loaded as Python pickles"):
         deploy(SYSTEM, spec, 0)
     made = deploy(SYSTEM, replace(spec, allow_pickle=True), 0)
     assert "--trust-remote-code" in made.revision.engine_args
