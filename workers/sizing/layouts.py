@@ -123,7 +123,7 @@ def _with_context(shape: ModelShape, found: Layout, context: int, kv_value_bytes
 
     if one(context) > found.kv_bytes:
         steps = range(CONTEXT_STEP_TOKENS, context, CONTEXT_STEP_TOKENS)
-        context = steps[bisect.bisect_right(steps, found.kv_bytes, key=one) - 1]
+        context = steps[bisect.bisect_right(steps, float(found.kv_bytes), key=one) - 1]
     return replace(found, context_tokens=context, sequences=int(found.kv_bytes // one(context)))
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from workers.sizing.config_fields import MOST_LAYERS, Config, mapping, number, required, text, texts, values
 from workers.sizing.errors import CannotSize
-
-Config = Mapping[str, Any]
 
 #: Bytes of a value by the names that configurations use.
 DTYPE_BYTES = {
@@ -20,6 +17,9 @@ DTYPE_BYTES = {
 METHOD_BITS = {"fp8": 8.1, "fbgemm_fp8": 8.1, "mxfp4": 4.25, "modelopt_fp4": 4.5, "bitsandbytes": 4.5, "int8": 8.1}
 #: What a group's scale and zero point add to each weight, bits.
 SCALE_BITS = 0.2
+MOST_BITS = 64
+#: Parts of the names of layers without a KV cache.
+RECURRENT = ("linear", "mamba", "conv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,124 +82,112 @@ def read(config: Config, quantization: str | None = None) -> ModelShape:
 
     ``quantization``: the engine's option, for weights that are quantised when they are loaded. Raises CannotSize.
     """
-    text = config.get("text_config") or config.get("llm_config") or config
-    notes = []
-    if text is not config:
-        notes.append("weights of the vision or audio tower are not counted")
-    architecture = str((config.get("architectures") or [config.get("model_type", "unknown")])[0])
-    layers = _count(text, architecture, "num_hidden_layers", "n_layer", "num_layers")
-    hidden = _count(text, architecture, "hidden_size", "n_embd", "d_model")
-    heads = _count(text, architecture, "num_attention_heads", "n_head")
-    vocabulary = _count(text, architecture, "vocab_size")
-    attention = _attention(text, layers, hidden, heads)
-    if len(attention) < layers:
-        notes.append("the state of layers without attention is not counted")
-    linear = layers * _attention_parameters(text, hidden, heads) + _feed_forward_parameters(text, architecture, layers)
-    tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
-    other = vocabulary * hidden * (1 if tied else 2) + (2 * layers + 1) * hidden
-    other_bits = 8 * DTYPE_BYTES.get(_dtype(config, text), 2.0)
+    decoder = mapping(config, "text_config") or mapping(config, "llm_config") or config
+    architecture = (texts(config, "architectures") or [text(config, "model_type") or "unknown"])[0]
+    layers = required(decoder, architecture, "num_hidden_layers", "n_layer", "num_layers", most=MOST_LAYERS)
+    hidden = required(decoder, architecture, "hidden_size", "n_embd", "d_model")
+    heads = required(decoder, architecture, "num_attention_heads", "n_head")
+    vocabulary = required(decoder, architecture, "vocab_size")
+    attention = _attention(decoder, layers, hidden, heads)
+    if not any(layer.values for layer in attention):
+        raise CannotSize(f"config.json of {architecture} has no layer with a KV cache, so it cannot be sized.")
+    feed_forward = _feed_forward_parameters(decoder, hidden, layers)
+    tied = bool(decoder.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
+    other_bits = 8 * DTYPE_BYTES.get(_dtype(config, decoder), 2.0)
     return ModelShape(
         architecture=architecture,
-        linear_parameters=linear,
-        other_parameters=other,
-        linear_bits=_linear_bits(config, text, quantization, other_bits),
+        linear_parameters=layers * _attention_parameters(decoder, hidden, heads) + feed_forward,
+        other_parameters=vocabulary * hidden * (1 if tied else 2) + (2 * layers + 1) * hidden,
+        linear_bits=_linear_bits(config, decoder, quantization, other_bits),
         other_bits=other_bits,
         attention=attention,
         hidden=hidden,
-        intermediate=_intermediate(text, hidden),
+        intermediate=_intermediate(decoder, hidden),
         vocabulary=vocabulary,
         heads=heads,
-        kv_heads=1 if text.get("kv_lora_rank") else _kv_heads(text, heads),
+        kv_heads=1 if number(decoder, "kv_lora_rank") else _kv_heads(decoder, heads),
         layers=layers,
-        context_tokens=_context(text),
-        notes=tuple(notes),
+        context_tokens=number(decoder, "max_position_embeddings", "n_positions", "seq_length"),
+        notes=_notes(config, decoder, len(attention) < layers),
     )
 
 
-def _count(config: Config, architecture: str, *names: str) -> int:
-    """Return the first of these numbers that the configuration has. Raises CannotSize."""
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    raise CannotSize(f"config.json of {architecture} has no {' or '.join(names)}, so its size cannot be computed.")
+def _notes(config: Config, decoder: Config, recurrent: bool) -> tuple[str, ...]:
+    """Return what the estimate leaves out."""
+    towers = () if decoder is config else ("weights of the vision or audio tower are not counted",)
+    return (*towers, "the state of layers without attention is not counted") if recurrent else towers
 
 
-def _dtype(config: Config, text: Config) -> str:
-    found = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
-    return str(found or "bfloat16").removeprefix("torch.")
+def _dtype(config: Config, decoder: Config) -> str:
+    found = text(decoder, "dtype", "torch_dtype") or text(config, "dtype", "torch_dtype")
+    return found.removeprefix("torch.") or "bfloat16"
 
 
-def _head_dim(text: Config, hidden: int, heads: int) -> int:
-    return int(text.get("head_dim") or hidden // heads)
+def _head_dim(decoder: Config, hidden: int, heads: int) -> int:
+    return number(decoder, "head_dim") or hidden // heads
 
 
-def _kv_heads(text: Config, heads: int) -> int:
-    return int(text.get("num_key_value_heads") or (1 if text.get("multi_query") else heads))
+def _kv_heads(decoder: Config, heads: int) -> int:
+    return number(decoder, "num_key_value_heads") or (1 if decoder.get("multi_query") else heads)
 
 
-def _context(text: Config) -> int | None:
-    found = text.get("max_position_embeddings") or text.get("n_positions") or text.get("seq_length")
-    return int(found) if found else None
-
-
-def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionLayer, ...]:
+def _attention(decoder: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionLayer, ...]:
     """Return the layers with attention; those with a recurrent state have none."""
-    if rank := text.get("kv_lora_rank"):  # MLA keeps one compressed vector and the rotated key
-        return (AttentionLayer(values=int(rank) + int(text.get("qk_rope_head_dim") or 0)),) * layers
-    values = 2 * _kv_heads(text, heads) * _head_dim(text, hidden, heads)
-    window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
-    kinds = text.get("layer_types") or ["sliding_attention" if window else "full_attention"] * layers
+    if rank := number(decoder, "kv_lora_rank"):  # MLA keeps one compressed vector and the rotated key
+        return (AttentionLayer(values=rank + (number(decoder, "qk_rope_head_dim") or 0)),) * layers
+    per_token = 2 * _kv_heads(decoder, heads) * _head_dim(decoder, hidden, heads)
+    window = number(decoder, "sliding_window") if decoder.get("use_sliding_window", True) else None
+    kinds = texts(decoder, "layer_types") or ["sliding_attention" if window else "full_attention"] * layers
+    if len(kinds) < layers:
+        raise CannotSize(f"config.json has layer_types for {len(kinds)} of {layers} layers.")
     return tuple(
-        AttentionLayer(values=values, window=int(window) if window and kind == "sliding_attention" else None)
-        for kind in kinds
-        if "linear" not in kind and "mamba" not in kind and "conv" not in kind
+        AttentionLayer(values=per_token, window=window if kind == "sliding_attention" else None)
+        for kind in kinds[:layers]
+        if not any(part in kind for part in RECURRENT)
     )
 
 
-def _attention_parameters(text: Config, hidden: int, heads: int) -> int:
+def _attention_parameters(decoder: Config, hidden: int, heads: int) -> int:
     """Return the parameters of one layer's projections."""
-    if rank := text.get("kv_lora_rank"):
+    if rank := number(decoder, "kv_lora_rank"):
         nope, rope, value = (
-            int(text.get(name) or 0) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+            number(decoder, name) or 0 for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
         )
-        query_rank = text.get("q_lora_rank")
-        query = (
-            hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
-        )
-        return int(query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden)
-    head_dim = _head_dim(text, hidden, heads)
-    return hidden * head_dim * (2 * heads + 2 * _kv_heads(text, heads))
+        query_rank = number(decoder, "q_lora_rank")
+        width = heads * (nope + rope)
+        query = query_rank * (hidden + width) if query_rank else hidden * width
+        return query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden
+    head_dim = _head_dim(decoder, hidden, heads)
+    return hidden * head_dim * (2 * heads + 2 * _kv_heads(decoder, heads))
 
 
-def _intermediate(text: Config, hidden: int) -> int:
-    found = (
-        text.get("intermediate_size") or text.get("n_inner") or text.get("ffn_dim") or text.get("moe_intermediate_size")
-    )
-    return int(found or 4 * hidden)
+def _intermediate(decoder: Config, hidden: int) -> int:
+    found = number(decoder, "intermediate_size", "n_inner", "ffn_dim", "moe_intermediate_size")
+    return found or 4 * hidden
 
 
-def _feed_forward_parameters(text: Config, architecture: str, layers: int) -> int:
+def _feed_forward_parameters(decoder: Config, hidden: int, layers: int) -> int:
     """Return the parameters of all feed-forward layers: gated ones have three matrices, experts one set each."""
-    hidden = _count(text, architecture, "hidden_size", "n_embd", "d_model")
-    matrices = 2 if text.get("n_embd") or text.get("ffn_dim") else 3
-    dense = matrices * hidden * _intermediate(text, hidden)
-    experts = next(
-        (int(text[name]) for name in ("num_local_experts", "n_routed_experts", "num_experts") if text.get(name)), 0
-    )
+    matrices = 2 if number(decoder, "n_embd", "ffn_dim") else 3
+    dense = matrices * hidden * _intermediate(decoder, hidden)
+    experts = number(decoder, "num_local_experts", "n_routed_experts", "num_experts")
     if not experts:
         return layers * dense
-    width = int(text.get("moe_intermediate_size") or _intermediate(text, hidden))
-    shared = int(text.get("n_shared_experts") or 0) * width or int(text.get("shared_expert_intermediate_size") or 0)
-    sparse = matrices * hidden * (experts * width + shared) + hidden * experts
-    dense_layers = len(text.get("mlp_only_layers") or ()) + int(text.get("first_k_dense_replace") or 0)
-    step = int(text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1)
+    width = number(decoder, "moe_intermediate_size") or _intermediate(decoder, hidden)
+    shared = (number(decoder, "n_shared_experts") or 0) * width or number(decoder, "shared_expert_intermediate_size")
+    sparse = matrices * hidden * (experts * width + (shared or 0)) + hidden * experts
+    dense_layers = len(values(decoder, "mlp_only_layers")) + (number(decoder, "first_k_dense_replace") or 0)
+    step = number(decoder, "decoder_sparse_step", "moe_layer_freq") or 1
     sparse_layers = max(0, layers - dense_layers) // step
     return sparse_layers * sparse + (layers - sparse_layers) * dense
 
 
-def _linear_bits(config: Config, text: Config, quantization: str | None, unquantised: float) -> float:
-    stored = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+def _linear_bits(config: Config, decoder: Config, quantization: str | None, unquantised: float) -> float:
+    stored = (
+        mapping(config, "quantization_config")
+        or mapping(decoder, "quantization_config")
+        or mapping(config, "compression_config")
+    )
     if stored:
         return _stored_bits(stored, unquantised)
     if not quantization:
@@ -213,11 +201,11 @@ def _linear_bits(config: Config, text: Config, quantization: str | None, unquant
 
 def _stored_bits(stored: Config, unquantised: float) -> float:
     """Return the bits of a weight as the files have it."""
-    method = str(stored.get("quant_method", ""))
-    groups = stored.get("config_groups") or {}
-    bits = [((group.get("weights") or {}).get("num_bits")) for group in groups.values()]
-    if found := stored.get("bits") or next(filter(None, bits), None):
-        return float(found) + SCALE_BITS
+    groups = mapping(stored, "config_groups")
+    weights = [mapping(mapping(groups, name), "weights") for name in groups]
+    bits = [number(each, "num_bits", most=MOST_BITS) for each in weights]
+    if found := number(stored, "bits", most=MOST_BITS) or next(filter(None, bits), None):
+        return found + SCALE_BITS
     if stored.get("load_in_8bit"):
         return METHOD_BITS["int8"]
-    return METHOD_BITS.get(method, unquantised)
+    return METHOD_BITS.get(text(stored, "quant_method"), unquantised)

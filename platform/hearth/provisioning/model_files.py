@@ -70,7 +70,7 @@ def configuration(source: str) -> tuple[dict[str, Any], ModelFiles | None]:
 def _read_configuration(file: Path, where: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PreflightError(f"The config.json of {where} cannot be read: {error}.", "") from error
     if not isinstance(found, dict):
         raise PreflightError(f"The config.json of {where} is no JSON object.", "")

@@ -71,7 +71,9 @@ def test_what_cannot_be_is_refused_in_one_line(config: Path, arguments: tuple[st
     assert found.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{}", '{"hidden_size": "4096"}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", "{}", '{"hidden_size": "4096"}', "\x00", pytest.param("[" * 100_000, id="nested")]
+)
 def test_a_file_that_is_no_configuration_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(content)

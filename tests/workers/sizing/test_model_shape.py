@@ -152,6 +152,48 @@ def test_a_configuration_without_a_size_is_refused_by_its_name(missing: str) -> 
         model_shape.read(config)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 10**9),
+        ("vocab_size", 10**400),
+        ("max_position_embeddings", 10**12),
+        ("max_position_embeddings", -5),
+        ("num_key_value_heads", "x"),
+        ("num_key_value_heads", -8),
+        ("head_dim", True),
+        ("intermediate_size", [1]),
+        ("layer_types", [1]),
+        ("layer_types", ["full_attention"]),
+        ("text_config", "x"),
+        ("quantization_config", "fp8"),
+        ("architectures", 5),
+        ("architectures", ["\x1b[2J"]),
+        ("torch_dtype", ["bfloat16"]),
+        ("mlp_only_layers", 1),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(CannotSize, match=f"config.json has {field}") as refused:
+        model_shape.read(MIXTRAL | {field: value})
+    assert len(str(refused.value)) < 200
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "group"), [("bits", {"bits": "4"}), ("weights", {"config_groups": {"group_0": {"weights": [4]}}})]
+)
+def test_bits_that_cannot_be_are_refused(name: str, group: dict[str, Any]) -> None:
+    with pytest.raises(CannotSize, match=name):
+        model_shape.read(LLAMA_8B | {"quantization_config": group})
+
+
+@pytest.mark.parametrize("changes", [{"layer_types": ["linear_attention"] * 32}, {"num_attention_heads": 5000}])
+def test_a_model_without_a_cache_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(CannotSize, match="no layer with a KV cache"):
+        model_shape.read(LLAMA_8B | changes)
+
+
 def test_weights_are_quantised_only_by_what_engines_can() -> None:
     with pytest.raises(CannotSize, match="'gguf'"):
         model_shape.read(LLAMA_8B, "gguf")
