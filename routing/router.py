@@ -54,6 +54,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a request that routing uses. ``session`` is a tenant-scoped name, or None."""
 
     prefix: PrefixHashes
+    #: Whose request it is; the same for all where tenants are not told apart.
+    tenant: bytes = b""
     session: bytes | None
     #: A session that was not seen for longer has no home.
     session_ttl_seconds: int = 3600
@@ -153,6 +155,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: Expected seconds of its own prompt.
     prefill: float
     prefix: PrefixHashes
+    tenant: bytes = b""
     session: bytes | None = None
     #: How much of the prompt was warm, in links, when it was sent; and its use of the cache.
     depth: int
@@ -238,6 +241,7 @@ class Router:
             + min(request.max_new_tokens, int(known.load.mean_tokens)),
             prefill=chosen.prefill,
             prefix=prefix,
+            tenant=request.tenant,
             session=request.session,
             depth=chosen.depth,
             use=self._warm.use(prefix, known.cache, _ticks(now)),
@@ -277,7 +281,7 @@ class Router:
         found = []
         for replica_id, replica, load, rate in zip(candidates, replicas, loads, rates, strict=True):
             depth = self._warm.depth(prefix, replica.cache)
-            drifts = replica.drift.lasts
+            drifts = replica.drift.concerns(request.tenant)
             warm = 0 if drifts else prefix.tokens_of(depth)
             if replica_id == home and self.has_peers and not drifts:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
@@ -349,7 +353,7 @@ class Router:
                 self._correct(choice)
             elif expected > LEAST_CORRECTED_TOKENS:
                 known.contradicted = None
-            known.drift.compare(expected, cached_tokens)
+            known.drift.compare(choice.tenant, expected, cached_tokens)
         more = completion_tokens + computed_tokens - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
         if self.on_used is not None:
@@ -382,7 +386,7 @@ class Router:
 
     @property
     def drifting(self) -> int:
-        """Return of how many replicas the view is so wrong that nothing is routed by it."""
+        """Return of how many replicas the view is so wrong that nothing is routed by it, if only for one tenant."""
         return sum(known.drift.lasts for known in self._replicas.values())
 
     def follow(self, boots: Mapping[UUID, Boot], leaving: frozenset[UUID] = frozenset()) -> None:

@@ -37,11 +37,17 @@ def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
 
 
 def ask(
-    *said: PromptMessage, session: str = "", strict: bool = False, max_new_tokens: int = 16, streamed: bool = True
+    *said: PromptMessage,
+    tenant: bytes = b"",
+    session: str = "",
+    strict: bool = False,
+    max_new_tokens: int = 16,
+    streamed: bool = True,
 ) -> RoutingRequest:
     """Return a request with this prompt."""
     return RoutingRequest(
-        prefix=prompt(*said),
+        prefix=prompt(*said, root=tenant.ljust(32, b"r")),
+        tenant=tenant,
         session=session.encode() or None,
         strict=strict,
         max_new_tokens=max_new_tokens,

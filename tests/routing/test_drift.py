@@ -10,6 +10,7 @@ from tests.routing.prompts import ask, replicas, system, user
 from tests.routing.test_router import DOCUMENT, Clock, answer
 
 ONE, OTHER = replicas(2)
+ACME, GLOBEX = b"acme", b"globex"
 
 
 class Fleet:
@@ -82,13 +83,52 @@ def test_another_boot_of_the_engine_is_believed() -> None:
 
 def test_half_is_enough_and_short_predictions_say_nothing() -> None:
     drift = Drift()
-    for cached, lasts in ((0, False), (1000, False), (999, True), (1000, False)):
-        for _ in range(ANSWERS if cached else ANSWERS - 1):
-            drift.compare(2000, cached)
-            drift.compare(LEAST_TOKENS, 0)
-        if not cached:
-            drift.compare(200_000, 200_000)
+    for cached, lasts in ((1000, False), (999, True), (1000, False)):
+        for _ in range(ANSWERS):
+            drift.compare(ACME, 2000, cached)
+            drift.compare(ACME, LEAST_TOKENS, 0)
         assert drift.lasts is lasts, cached
+    for number in range(2 * ANSWERS):
+        drift.compare(ACME, 2000, 2000 if number % 2 else 0)
+        assert not drift.lasts
+
+
+def test_each_answer_counts_once_however_long_its_prompt_is() -> None:
+    drift = Drift()
+    for number in range(ANSWERS):
+        drift.compare(*((GLOBEX, 90_000, 0) if number % 16 == 0 else (ACME, 5000, 5000)))
+    assert not drift.lasts
+
+
+def test_one_tenant_whose_prompts_are_never_cached_changes_nothing_for_the_others() -> None:
+    drift = Drift()
+    for number in range(ANSWERS):  # of as many beginnings as it likes
+        drift.compare(*((ACME, 5000, 5000) if number % 16 == 0 else (GLOBEX, 90_000, 0)))
+    assert not drift.lasts
+    for _ in range(ANSWERS):
+        drift.compare(GLOBEX, 90_000, 0)
+    assert (drift.concerns(GLOBEX), drift.concerns(ACME), drift.lasts) == (True, False, True)
+
+
+def test_an_engine_that_holds_nothing_for_anybody_is_believed_by_nobody() -> None:
+    drift = Drift()
+    for number in range(ANSWERS):
+        drift.compare(ACME if number % 16 == 0 else GLOBEX, 5000, 0)
+    assert all(drift.concerns(tenant) for tenant in (ACME, GLOBEX, b"who never asked"))
+
+
+def test_a_tenant_on_a_replica_of_which_another_was_never_served_right_is_routed_by_its_prefix() -> None:
+    fleet = Fleet()
+    hostile = ask(system(DOCUMENT * 4), user("again"), tenant=GLOBEX)
+    for _ in range(2 * ANSWERS):
+        fleet.serve(hostile)
+    fleet.caches = True
+    fleet.repeat(1)
+    fleet.clock.now += 60
+    mine = fleet.router.choose(ask(system(DOCUMENT * 4), user("again")), [ONE, OTHER])
+    theirs = fleet.router.choose(hostile, [ONE, OTHER])
+    assert (mine.replica_id, [each.drifts for each in mine.candidates]) == (ONE, [False, False])
+    assert [each.drifts for each in theirs.candidates] == [True, False]
 
 
 def test_an_emptied_cache_is_corrected_before_it_counts_as_drifting() -> None:

@@ -29,6 +29,7 @@ def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, 
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
     return RoutingRequest(
         prefix=prefix,
+        tenant=caller.tenant_id.bytes,
         session=session,
         conversation=session if name and session else first,
         session_ttl_seconds=policy.session_ttl_seconds,
