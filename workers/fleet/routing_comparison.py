@@ -42,6 +42,11 @@ def start(
         raise BadCount(share, f"{1 / GROUPS:g} to {1 - 1 / GROUPS:g}", "of the conversations as the share")
     if not 0 < minutes <= MAX_MINUTES:
         raise BadCount(minutes, f"more than 0, at most {MAX_MINUTES:g}", "minutes")
+    model = row.revision.model
+    others = Deployment.objects.filter(revision__model=model, archived_at=None).exclude(id=row.id)
+    if other := others.first():
+        why = f"its model {model.name} is served by {other.name} too, and gateways split the requests of a model"
+        raise Refused("deployment", row.name, why, "archive the other one, or compare while only one serves the model")
     routing, now = routing_policy.read(row.routing), time.time()
     if routing.comparison is not None and routing.comparison.until > now:
         left = (routing.comparison.until - now) / 60

@@ -6,12 +6,12 @@ one conversation depend on each other, so as single draws they would promise too
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from math import log
+from random import Random
 from typing import NamedTuple
 
 from billing.models import UsageRecord
@@ -19,6 +19,12 @@ from catalogue.routing_policy import Comparison
 from tenants.ids import first_id_at
 
 RESAMPLES = 1000
+#: Groups of conversations are drawn together in so many batches at most, so that memory and time do not grow with the
+#: requests; and with fewer groups than LEAST_GROUPS there is no interval, because it would be too narrow.
+BATCHES = 200
+LEAST_GROUPS = 20
+#: Times are counted in steps of 1 %.
+STEP = log(1.01)
 #: The shares of resamples below and above the interval.
 TAIL = 0.025
 #: A request may have waited so long before it got its arm.
@@ -43,7 +49,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate; ``low`` and ``high`` bound it with 95 % confidence, None with too few conversations."""
+    """An estimate; ``low`` and ``high`` bound it with 95 % confidence, None with fewer than LEAST_GROUPS."""
 
     value: float
     low: float | None
@@ -92,15 +98,17 @@ def of(model: str, comparison: Comparison) -> Report:
         model_name=model,
         routing_split__startswith=f"{comparison.name}-",
     ).values_list("routing_split", "state", *Request._fields[1:])
-    requests: dict[str, list[Request]] = {"A": [], "B": []}
+    samples = {"A": _Sample(), "B": _Sample()}
     failed = {"A": 0, "B": 0}
     for split, state, *values in rows.iterator(chunk_size=5000):
         _, arm, group = split.split("-")
         if state == UsageRecord.State.COMPLETE:
-            requests[arm].append(Request(int(group), *values))
+            samples[arm].add(Request(int(group), *values))
         else:
             failed[arm] += 1
-    a, b = (_Sample(requests[arm], seed=f"{comparison.name}-{arm}") for arm in ("A", "B"))
+    for arm, sample in samples.items():
+        sample.finish(Random(f"{comparison.name}-{arm}"))
+    a, b = samples["A"], samples["B"]
     return Report(
         model=model,
         began=began,
@@ -138,37 +146,52 @@ def _interval(value: float | None, resampled: Sequence[float]) -> Interval | Non
 class _Sample:
     """The complete requests of one arm, their metrics, and those of resamples."""
 
-    def __init__(self, requests: Sequence[Request], *, seed: str) -> None:
-        self.count = len(requests)
-        numbers = {group: number for number, group in enumerate(sorted({each.group for each in requests}))}
-        self.groups = len(numbers)
-        #: For each group the sums of what ratios are made of.
-        self._sums = [_Sums() for _ in numbers]
-        for each in requests:
-            self._sums[numbers[each.group]].add(each)
-        timed = sorted((each.ttft_ms, numbers[each.group]) for each in requests if each.ttft_ms is not None)
-        self._ttfts = [ttft for ttft, _ in timed]
-        self._groups_of_ttfts = [group for _, group in timed]
-        self._all_rated = all(each.amount_pico is not None for each in requests)
-        self.values = self._metrics([1] * self.groups)
+    def __init__(self) -> None:
+        self.count = 0
+        self.values: dict[str, float | None] = dict.fromkeys(METRICS)
         self.resampled: dict[str, list[float]] = {name: [] for name in METRICS}
-        if self.groups > 1:
-            self._resample(random.Random(seed))
+        self._groups: set[int] = set()
+        #: For each batch the sums of what ratios are made of, and how many streams began in which step of time.
+        self._sums: dict[int, _Sums] = defaultdict(_Sums)
+        self._steps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        #: Of each step the sum and the number of its times, milliseconds.
+        self._times: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+        self._all_rated = True
 
-    def _resample(self, chance: random.Random) -> None:
+    @property
+    def groups(self) -> int:
+        """Return how many groups of conversations there were."""
+        return len(self._groups)
+
+    def add(self, request: Request) -> None:
+        """Count a request."""
+        batch = request.group % BATCHES
+        self.count += 1
+        self._groups.add(request.group)
+        self._sums[batch].add(request)
+        self._all_rated = self._all_rated and request.amount_pico is not None
+        if request.ttft_ms is not None:
+            step = int(log(max(request.ttft_ms, 1e-3)) // STEP)
+            total, number = self._times[step]
+            self._times[step] = (total + request.ttft_ms, number + 1)
+            self._steps[batch][step] += 1
+
+    def finish(self, chance: Random) -> None:
+        """Compute the metrics, and those of resamples if there are enough groups."""
+        batches = list(self._sums)
+        self.values = self._metrics(dict.fromkeys(batches, 1))
+        if self.groups < LEAST_GROUPS:
+            return
         for _ in range(RESAMPLES):
-            weights = [0] * self.groups
-            for group in chance.choices(range(self.groups), k=self.groups):
-                weights[group] += 1
-            for name, value in self._metrics(weights).items():
+            for name, value in self._metrics(Counter(chance.choices(batches, k=len(batches)))).items():
                 if value is not None:
                     self.resampled[name].append(value)
 
-    def _metrics(self, weights: Sequence[int]) -> dict[str, float | None]:
-        """Return each metric with every group counted so many times."""
+    def _metrics(self, weights: Mapping[int, int]) -> dict[str, float | None]:
+        """Return each metric with every batch counted so many times."""
         total = _Sums()
-        for sums, weight in zip(self._sums, weights, strict=True):
-            total.add_sums(sums, weight)
+        for batch, weight in weights.items():
+            total.add_sums(self._sums[batch], weight)
         return {
             "hit_rate": _ratio(total.cached, total.cached + total.computed),
             **self._percentiles(weights),
@@ -177,11 +200,20 @@ class _Sample:
             "amount_pico": _ratio(total.amount, total.requests) if self._all_rated else None,
         }
 
-    def _percentiles(self, weights: Sequence[int]) -> dict[str, float | None]:
-        counts = list(accumulate(map(weights.__getitem__, self._groups_of_ttfts)))
-        if not counts or not counts[-1]:
-            return dict.fromkeys(PERCENTILES)
-        return {name: self._ttfts[bisect_left(counts, share * counts[-1])] for name, share in PERCENTILES.items()}
+    def _percentiles(self, weights: Mapping[int, int]) -> dict[str, float | None]:
+        counts: dict[int, int] = defaultdict(int)
+        for batch, weight in weights.items():
+            for step, number in self._steps[batch].items():
+                counts[step] += weight * number
+        found: dict[str, float | None] = dict.fromkeys(PERCENTILES)
+        wanted, before = list(PERCENTILES.items()), 0
+        whole = sum(counts.values())
+        for step in sorted(counts):
+            before += counts[step]
+            while wanted and before >= wanted[0][1] * whole:
+                total, number = self._times[step]
+                found[wanted.pop(0)[0]] = total / number
+        return found
 
 
 class _Sums:

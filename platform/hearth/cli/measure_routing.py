@@ -131,7 +131,7 @@ def _text(report: Report) -> str:
             "",
             table(("", "A", "B", "B - A"), [*counts, *rows]),
             "",
-            f"These differ with 95 % confidence: {'; '.join(differs) or 'none'}.",
+            f"Of {len(SHOWN)} metrics these differ, each with 95 % confidence: {'; '.join(differs) or 'none'}.",
         ]
     )
 

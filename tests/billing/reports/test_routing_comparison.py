@@ -81,7 +81,7 @@ def test_an_interval_is_as_wide_as_conversations_differ() -> None:
     single = report(answered(number, "A", number, ttft_ms=each) for number, each in enumerate(times)).a
     p50 = single.metrics["ttft_p50_ms"]
     assert p50 is not None and p50.low is not None and p50.high is not None
-    assert p50.value == sorted(times)[199]
+    assert p50.value == pytest.approx(sorted(times)[199], rel=0.01)
     # a median of 400 exponential draws has a standard deviation of 300 / sqrt(400)
     assert p50.high - p50.low == pytest.approx(2 * 1.96 * 15, rel=0.35)
     assert p50.low < p50.value < p50.high
@@ -96,6 +96,23 @@ def test_requests_of_one_conversation_are_no_single_draws() -> None:
     few, many = found.a.metrics["ttft_p50_ms"], found.b.metrics["ttft_p50_ms"]
     assert few and many and few.low and few.high and many.low and many.high
     assert few.high - few.low > 1.5 * (many.high - many.low)
+
+
+def test_few_groups_have_no_interval_because_it_would_be_too_narrow() -> None:
+    few = routing_comparison.LEAST_GROUPS - 1
+    found = report([answered(number, arm, number % few, ttft_ms=number + 1) for number in range(100) for arm in "AB"])
+    assert {(each.low, each.high) for each in found.a.metrics.values() if each} == {(None, None)}
+    assert not any(each.excludes_zero for each in found.difference.values() if each)
+
+
+def test_a_percentile_is_within_a_step_of_the_sorted_times() -> None:
+    chance = Random(3)
+    times = [chance.lognormvariate(5, 1) for _ in range(2000)]
+    found = report(answered(number / 10, "A", number, ttft_ms=each) for number, each in enumerate(times)).a
+    for name, share in routing_comparison.PERCENTILES.items():
+        each = found.metrics[name]
+        assert each is not None
+        assert each.value == pytest.approx(sorted(times)[int(share * 2000) - 1], rel=0.01)
 
 
 def test_what_is_missing_is_left_out() -> None:

@@ -37,7 +37,7 @@ def answer(comparison: Comparison) -> None:
     """Store ten requests of each arm, with twice the tokens cached in B."""
     tenant, moment = TenantId(new_id()), datetime.fromtimestamp(comparison.began, tz=UTC)
     for arm, tokens in (("A", (600, 200, 7)), ("B", (400, 400, 7))):
-        for group in range(10):
+        for group in range(20):
             row = row_at(moment, tenant, model_name=MODEL, tokens=tokens)
             store(msgspec.structs.replace(row, routing_split=f"{comparison.name}-{arm}-{group}"))
 
@@ -67,10 +67,11 @@ def test_a_comparison_ends_by_itself_and_is_reported_as_often_as_wanted(hearth: 
     same, doubled, more = (f"{share} [{share}, {share}]" for share in (25.0, 50.0, 25.0))
     assert " ".join(hit_rate.split("%")[1].split()) == f"{same} {doubled} {more}"
     assert lines[-1] == (
-        "These differ with 95 % confidence: cached share of prompts, %; prompt tokens computed per request."
+        "Of 7 metrics these differ, each with 95 % confidence: "
+        "cached share of prompts, %; prompt tokens computed per request."
     )
     found = json.loads(hearth("measure-routing", MODEL, "--stop", "--json").stdout)
-    assert (found["a"]["requests"], found["b"]["groups"], found["share"]) == (10, 10, 0.25)
+    assert (found["a"]["requests"], found["b"]["groups"], found["share"]) == (20, 20, 0.25)
     assert found["difference"]["hit_rate"] == {"value": 0.25, "low": 0.25, "high": 0.25}
     assert list(AuditEntry.objects.filter(action__contains="compar").values_list("action", flat=True)) == [
         "deployment.routing_compared"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db.models.functions import Now
 
 from catalogue import routing_policy
 from catalogue.routing_policy import RoutingPolicy
@@ -41,6 +42,15 @@ def test_one_runs_at_a_time_and_the_deployments_own_policy_stays(fleet: Fleet) -
         "deployment.comparison_ended",
         "deployment.routing_compared",
     ]
+
+
+def test_a_model_with_another_deployment_is_not_compared_because_gateways_split_its_requests(fleet: Fleet) -> None:
+    first = fleet.deploy(0)
+    Deployment.objects.create(name="other", revision=first.revision)
+    with pytest.raises(Refused, match="served by other too"):
+        routing_comparison.start(ADA, "chat", None, IN_TURNS, share=0.5, minutes=5)
+    Deployment.objects.filter(name="other").update(archived_at=Now())
+    assert routing_comparison.start(ADA, "chat", None, IN_TURNS, share=0.5, minutes=5).against == IN_TURNS
 
 
 @pytest.mark.parametrize(
