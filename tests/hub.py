@@ -75,7 +75,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if commit is None:
             self._error(404, "RevisionNotFound")
             return
-        files = [(file.name, file.stat().st_size) for file in sorted(hub.folder.iterdir()) if file.is_file()]
+        found = [file for file in sorted(hub.folder.rglob("*")) if file.is_file()]
+        files = [(file.relative_to(hub.folder).as_posix(), file.stat().st_size) for file in found]
         if what in {"tree", "paths-info"}:
             self._json([{"type": "file", "path": name, "size": size, "oid": commit} for name, size in files])
         else:

@@ -13,6 +13,8 @@ from hearth.checks.preflight import PreflightError
 
 #: Formats that vLLM loads.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+#: What the names of weights in Mistral's own format begin with. vLLM loads them instead of others beside them.
+CONSOLIDATED = "consolidated"
 CONFIGURATIONS = ("config.json", "params.json")
 HUB = "https://huggingface.co"
 HUB_TIMEOUT_SECONDS = 10.0
@@ -21,7 +23,10 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """The names of a model's files and their sizes in bytes, where known."""
+    """The names of a model's files and their sizes in bytes, where known. Folders inside it are left out.
+
+    vLLM loads nothing from those.
+    """
 
     where: str
     sizes: dict[str, int]
@@ -31,8 +36,12 @@ class ModelFiles:
     @property
     def weight_bytes(self) -> int:
         """Return the size of the weights in one format: repositories often hold the same weights in several."""
-        totals = [sum(size for name, size in self.sizes.items() if name.endswith(ending)) for ending in WEIGHTS]
-        return next((total for total in totals if total), 0)
+        for ending in WEIGHTS:
+            sizes = {name: size for name, size in self.sizes.items() if name.endswith(ending)}
+            consolidated = {name: size for name, size in sizes.items() if name.startswith(CONSOLIDATED)}
+            if total := sum((consolidated or sizes).values()):
+                return total
+        return 0
 
 
 def find(source: str, revision: str = "") -> ModelFiles:
@@ -110,7 +119,7 @@ def _files_of_id(source: str, revision: str) -> ModelFiles:
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # its HTTP client's, imported there
         return _cached(source, revision, hub, error)
     files = found.siblings or []
-    sizes = {each.rfilename: each.size or 0 for each in files}
+    sizes = {each.rfilename: each.size or 0 for each in files if "/" not in each.rfilename}
     return ModelFiles(where=f"{source} on {hub}", sizes=sizes, commit=found.sha or "")
 
 
