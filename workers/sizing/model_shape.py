@@ -13,8 +13,17 @@ DTYPE_BYTES = {
     "float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "half": 2.0, "float": 4.0, "auto": 2.0,
     "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "float8_e4m3fn": 1.0, "int8": 1.0,
 }  # fmt: skip
-#: Bits of a weight with its scales, by quantisation method; other methods say their bits.
+#: Bits of a weight with its scales, by the quantisation method of its files; other methods say their bits.
 METHOD_BITS = {"fp8": 8.1, "fbgemm_fp8": 8.1, "mxfp4": 4.25, "modelopt_fp4": 4.5, "bitsandbytes": 4.5, "int8": 8.1}
+#: The same for methods by which vLLM quantises weights when it loads them, dense layers and experts alike.
+LOADING_BITS = {
+    "fp8": 8.1,
+    "fp8_per_block": 8.1,
+    "fp8_per_channel": 8.1,
+    "fp8_per_tensor": 8.1,
+    "mxfp4": 4.25,
+    "mxfp8": 8.25,
+}
 #: What a group's scale and zero point add to each weight, bits.
 SCALE_BITS = 0.2
 MOST_BITS = 64
@@ -188,15 +197,19 @@ def _linear_bits(config: Config, decoder: Config, quantization: str | None, unqu
         or mapping(decoder, "quantization_config")
         or mapping(config, "compression_config")
     )
+    if stored and quantization:
+        raise CannotSize(
+            "The model's files are quantised already, so vLLM refuses --quantization for them. Leave it out."
+        )
     if stored:
         return _stored_bits(stored, unquantised)
     if not quantization:
         return unquantised
-    if quantization not in METHOD_BITS:
+    if quantization not in LOADING_BITS:
         raise CannotSize(
-            f"Weights cannot be quantised by {quantization!r} when they are loaded: {', '.join(METHOD_BITS)}."
+            f"vLLM quantises no weights by {quantization!r} when it loads them, only by {', '.join(LOADING_BITS)}."
         )
-    return METHOD_BITS[quantization]
+    return LOADING_BITS[quantization]
 
 
 def _stored_bits(stored: Config, unquantised: float) -> float:

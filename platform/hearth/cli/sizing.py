@@ -17,7 +17,7 @@ from workers.sizing import gpus, layouts, model_shape
 from workers.sizing.errors import CannotSize, DoesNotFit
 from workers.sizing.gpus import GIB
 from workers.sizing.layouts import Layout
-from workers.sizing.model_shape import DTYPE_BYTES, METHOD_BITS, ModelShape
+from workers.sizing.model_shape import DTYPE_BYTES, LOADING_BITS, ModelShape
 
 KV_DTYPES = ("auto", "fp8")
 
@@ -28,7 +28,7 @@ KV_DTYPES = ("auto", "fp8")
 @click.option("--gpus-per-node", type=click.IntRange(1, 16), default=8, show_default=True)
 @click.option("--context-tokens", type=click.IntRange(min=1), help="Longest prompt and response. Default: as proposed.")
 @click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of the KV cache.")
-@click.option("--quantization", type=click.Choice(sorted(METHOD_BITS)), help="Quantise weights when they are loaded.")
+@click.option("--quantization", type=click.Choice(sorted(LOADING_BITS)), help="Quantise weights when they are loaded.")
 @click.option("--requests", type=click.IntRange(min=1), default=1, show_default=True, help="Requests at once.")
 @click.option("--tokens", type=click.IntRange(min=1), help="Prompt and response of one of them. Default: the context.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -195,5 +195,7 @@ def test_a_model_without_a_cache_is_refused(changes: dict[str, Any]) -> None:
 
 
 def test_weights_are_quantised_only_by_what_engines_can() -> None:
-    with pytest.raises(CannotSize, match="'gguf'"):
-        model_shape.read(LLAMA_8B, "gguf")
+    with pytest.raises(CannotSize, match="'bitsandbytes'"):
+        model_shape.read(LLAMA_8B, "bitsandbytes")
+    with pytest.raises(CannotSize, match="quantised already"):
+        model_shape.read(DEEPSEEK_V3, "fp8")
