@@ -29,7 +29,7 @@ OUTPUT_WEIGHT = 2.0
 #: How long what another process posted is believed, seconds: it posts every few milliseconds while requests wait.
 POSTED_SECONDS = 0.05
 #: How long room is left to requests of other processes that come before, seconds. They may not be able to use it: a
-#: process may avoid a replica that has just failed.
+#: process may avoid a replica that has just failed, or expect less room. Then all of the room is used.
 PATIENCE_SECONDS = 0.02
 
 
@@ -133,18 +133,14 @@ class FairQueue(Generic[T]):
 
     def may_serve(self, ticket: Ticket[T], *, room: bool) -> bool:
         """Return whether there is ``room`` for a request that is first here, and no other process needs it before."""
-        if not room:
-            self._patient_since = None
-            return False
         own = _rank(ticket.priority), ticket.counter.value
-        if any(other < own for other in self._others()):
-            now = self._table.clock()
-            if self._patient_since is None:
-                self._patient_since = now
-            if now - self._patient_since < PATIENCE_SECONDS:
-                return False
-        self._patient_since = None
-        return True
+        if not room or not any(other < own for other in self._others()):
+            self._patient_since = None
+            return room
+        now = self._table.clock()
+        if self._patient_since is None:
+            self._patient_since = now
+        return now - self._patient_since >= PATIENCE_SECONDS
 
     def take(self, ticket: Ticket[T], tokens: float) -> None:
         """Let a request wait no longer because it is served. ``tokens``: what it takes, as far as that is known."""
@@ -171,6 +167,8 @@ class FairQueue(Generic[T]):
         self._sizes[ticket.priority] -= 1
         if not waiting:
             del group[ticket.tenant]
+        if not self:
+            self._patient_since = None
 
     def _counter(self, tenant: UUID, priority: Priority) -> Counter:
         return Counter(self._table, f"{self._model} {priority.name} {tenant}", self._least[priority])

@@ -206,11 +206,31 @@ def test_room_that_another_process_does_not_use_is_left_to_it_for_a_moment(
     assert not here.may_serve(mine, room=True)
     clock.now += PATIENCE_SECONDS
     assert here.may_serve(mine, room=True)
+    assert not here.may_serve(mine, room=False)
     there.post(there.first())
     assert not here.may_serve(mine, room=True)
     clock.now += 1.1 * POSTED_SECONDS  # it has stopped
     assert not here.others_wait()
     assert here.may_serve(mine, room=True)
+
+
+def test_while_another_process_does_not_use_room_only_the_first_request_is_delayed(
+    queues: list[FairQueue[str]], clock: Clock
+) -> None:
+    here, there = queues
+    for number in range(3):
+        here.add(f"low {number}", ACME, Priority.LOW)
+    there.add("high", GLOBEX, Priority.HIGH)
+    there.post(there.first())
+    first = here.first()
+    assert first is not None
+    assert not here.may_serve(first, room=True)
+    clock.now += 1.1 * PATIENCE_SECONDS
+    while (ticket := here.first()) is not None:
+        assert here.may_serve(ticket, room=True)
+        here.take(ticket, 100)
+    later = here.add("later", ACME, Priority.LOW)  # a moment of its own
+    assert not here.may_serve(later, room=True)
 
 
 def test_a_counter_that_others_displace_begins_again_with_the_least(clock: Clock) -> None:
