@@ -1,6 +1,6 @@
 """The number of cached blocks per replica, which nothing counts any more.
 
-The column stays in the table, empty: the version before still writes it.
+The column stays in the table with its last numbers: agents of the version before still write it.
 """
 
 from typing import ClassVar
