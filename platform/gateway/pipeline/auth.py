@@ -1,18 +1,14 @@
-"""Check the API key of a request, and what it may do."""
+"""Check the API key of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from catalogue.registry import ServedModel
 from gateway.control_plane.snapshot_feed import SnapshotFeed
-from gateway.errors import Unauthorized, address_not_allowed, scope_missing, unauthorized
+from gateway.errors import Unauthorized, address_not_allowed, unauthorized
 from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.snapshot.snapshot import Caller
-
-#: The scope that a key needs to run requests.
-INFERENCE_SCOPE = "inference"
 
 
 class Authenticator:
@@ -44,15 +40,3 @@ class Authenticator:
             return self._feed.snapshot.callers.caller(public_id)
         except KeyRefused as refusal:
             raise unauthorized(refusal) from None
-
-
-def require_inference(caller: Caller) -> Caller:
-    """Return the caller if its key may run requests. Raises Forbidden."""
-    if INFERENCE_SCOPE not in caller.scopes:
-        raise scope_missing(INFERENCE_SCOPE)
-    return caller
-
-
-def may_call(caller: Caller, model: ServedModel) -> bool:
-    """Return whether the key may call this model."""
-    return not caller.allowed_models or model.name in caller.allowed_models

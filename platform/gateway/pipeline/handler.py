@@ -16,6 +16,7 @@ from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.admission import cost_estimate
 from gateway.admission.controller import AdmissionRequest, Reservation
+from gateway.admission.key_rights import may_call, require_inference, require_model
 from gateway.bodies import parser_pool
 from gateway.bodies.parser_messages import Target
 from gateway.cache.cache_control import parse_directives
@@ -26,11 +27,10 @@ from gateway.errors import (
     Unavailable,
     WrongMethod,
     internal_error,
-    model_not_allowed,
 )
 from gateway.metering.usage_log import AttemptLog
 from gateway.pipeline.async_requests import POLL_PATH
-from gateway.pipeline.auth import Authenticator, may_call, require_inference
+from gateway.pipeline.auth import Authenticator
 from gateway.pipeline.components import Components
 from gateway.pipeline.idempotency import HEADER as IDEMPOTENCY
 from gateway.pipeline.inference import Inference
@@ -283,9 +283,7 @@ class Pipeline:
         model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)
         if model is None:
             raise _model_not_found(name)
-        if not may_call(caller, model):
-            raise model_not_allowed(model.name, caller.allowed_models)
-        return model
+        return require_model(caller, model)
 
     def _models(self, caller: Caller, request: Request, timeline: RequestTimeline) -> Response:
         """Describe the model of this name or alias, or every model that the key may call."""

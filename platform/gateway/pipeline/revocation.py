@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gateway import errors
+from gateway.admission.key_rights import INFERENCE_SCOPE, may_call
 from gateway.errors import GatewayError
-from gateway.pipeline.auth import INFERENCE_SCOPE, may_call
 from gateway.request import RequestContext, Response
 from tenants import networks
 from tenants.errors import KeyRefused

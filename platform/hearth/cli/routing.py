@@ -75,13 +75,14 @@ def _rehearsed(raw: bytes, path: str, key: str, session: str | None, *, as_json:
 
         if path not in ENDPOINTS:
             raise PreflightError(f"Engines serve nothing at {path}.", f"Use one of {', '.join(ENDPOINTS)}.")
+        public_id = key.removeprefix("hk_").partition("_")[0]
         try:
-            found = rehearsal.rehearse(raw, path, key.removeprefix("hk_").partition("_")[0], session)
+            found = rehearsal.rehearse(raw, path, public_id, session)
         except GatewayError as error:
             raise PreflightError(error.message, "") from error
         except KeyRefused as error:
             raise PreflightError(
-                f"The API key {key!r} cannot be used: {error.reason.replace('_', ' ')}.",
+                f"The API key {public_id!r} cannot be used: {error.reason.replace('_', ' ')}.",
                 "The page Keys shows public ids.",
             ) from error
         except (NotShared, OSError) as error:

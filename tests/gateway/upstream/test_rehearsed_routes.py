@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -9,12 +11,13 @@ import pytest
 from django.conf import settings
 
 from catalogue import routing_policy
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, Forbidden
 from gateway.upstream.routing import memory, rehearsal
 from gateway.upstream.routing.rehearsal import Rehearsal
 from routing import explanation
 from routing.errors import NotShared
 from tenants.errors import KeyRefused
+from tenants.keys import keys
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database
 from tests.tenants.customers import OPERATOR, Customer
 from workers.fleet import operations
@@ -65,6 +68,19 @@ async def test_what_the_gateway_would_refuse_is_refused(gateway: Gateway) -> Non
             await rehearsed(acme, body)
     with pytest.raises(KeyRefused):
         await in_database(lambda: rehearsal.rehearse(b"{}", CHAT, "nobody"))
+
+
+async def test_what_a_key_may_not_do_is_refused(gateway: Gateway) -> None:
+    acme = gateway.world.acme
+    for code, models, scopes in (
+        ("model_not_allowed", ("other",), ("inference",)),
+        ("scope_missing", (), ("cache:read",)),
+    ):
+        issue = partial(keys.issue, OPERATOR, acme.project, name=code, allowed_models=models, scopes=scopes)
+        narrow = await in_database(issue)
+        with pytest.raises(Forbidden) as refused:
+            await rehearsed(replace(acme, key=narrow.key), question("one"))
+        assert refused.value.code == code
 
 
 async def test_without_a_gateway_on_this_host_nothing_is_known(gateway: Gateway) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from catalogue import registry
 from catalogue.registry import ServedModel
 from gateway import errors
+from gateway.admission import key_rights
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
@@ -39,12 +40,13 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
 
     Raises KeyRefused, GatewayError for what the gateway would refuse, NotShared, OSError.
     """
-    caller = snapshot.load().caller(key)
+    caller = key_rights.require_inference(snapshot.load().caller(key))
     headers = {name: session for name in caller.policy.session_headers[:1] if session is not None}
     call = request_body.parse(ENDPOINTS[path], raw)
     model = registry.load().find(caller.tenant_id, call.model)
     if model is None:
         raise errors.BadRequest(f"There is no model {call.model!r} for this key.", "model_not_found", "model")
+    key_rights.require_model(caller, model)
     call.body["model"] = model.name
     call.endpoint.clamp(call.body, model.context_length_tokens)
     every = endpoints.ready()
