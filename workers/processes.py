@@ -184,6 +184,27 @@ def find_by_output(folder: Path, prefixes: tuple[str, ...]) -> set[ProcessIdenti
     return found
 
 
+def command_of(process: ProcessIdentity) -> list[str]:
+    """Return the process's command line; empty if it has ended."""
+    try:
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in command.removesuffix(b"\0").split(b"\0")] if is_running(process) else []
+
+
+def find_by_open_file(path: Path) -> set[ProcessIdentity]:
+    """Return the user's processes that have the file open. Raises FileNotFoundError."""
+    found, wanted = set(), path.stat()
+    for pid, stat in _all():
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            for descriptor in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(descriptor.stat(), wanted):
+                        found.add(ProcessIdentity(pid=pid, start_ticks=stat.start_ticks))
+    return found
+
+
 def find_by_environment(name: str) -> dict[ProcessIdentity, str]:
     """Return the processes of this user that started with the variable ``name`` set, and its value."""
     found = {}

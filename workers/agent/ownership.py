@@ -13,7 +13,7 @@ from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
-from workers.agent.processes import adoption
+from workers.agent.processes import adoption, old_relay
 from workers.agent.processes.engine import EngineProcesses
 from workers.agent.processes.paths import AgentPaths, Folders
 from workers.agent.processes.slot_guard import SlotGuard
@@ -80,6 +80,7 @@ class NodeOwnership:
         for zygote in (*found.zygotes, *(zygote for _, zygote in found.mid_promotion)):
             self._placeholders.keep(zygote)
         self._sweep()
+        old_relay.end(self._paths)
         self._finish_promotions(found, rows)
         self._check_devices()
         adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion)
