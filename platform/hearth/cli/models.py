@@ -7,9 +7,10 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
@@ -17,6 +18,13 @@ from hearth.instance.progress import Progress
 from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import environment as engine_environment
 
+if TYPE_CHECKING:
+    # these need Django
+    from hearth.provisioning.model_source import ModelSpec
+    from workers.models import Deployment
+
+#: The options that say what is served.
+_CONTENT = ("commit", "engine", "task", "context_tokens", "engine_args")
 #: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
 MOST_REPLICAS = 1000
 #: ``workers.fleet.deployments.MAX_SLOTS_PER_REPLICA``, likewise.
@@ -33,7 +41,7 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 
 @click.command(short_help="Serve a further model.")
 @click.argument("name")
-@click.option("--source", default="", help="Hugging Face id or folder. Default: the tiny model.")
+@click.option("--source", help="Hugging Face id or folder. Default: as before, the tiny model for a new model.")
 @click.option(
     "--revision",
     "commit",
@@ -43,13 +51,12 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 )
 @click.option("--engine", type=click.Choice(("vllm", "simulated")), default="vllm", show_default=True)
 @click.option("--task", type=click.Choice(("text", "embeddings")), default="text", show_default=True)
-@click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), default=1, show_default=True)
+@click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), help="Default: as before, 1 for a new model.")
 @click.option(
     "--slots-per-replica",
     type=click.IntRange(1, MOST_SLOTS),
-    default=1,
-    show_default=True,
-    help="Slots of one node that each replica takes, which divides the model among as many GPUs; see `hearth size`.",
+    help="Slots of one node that each replica takes, which divides the model among as many GPUs; see `hearth size`. "
+    "Default: as before, 1 for a new model.",
 )
 @click.option(
     "--context-tokens",
@@ -69,30 +76,52 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are Python pickles, which can run code.")
 @click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
 @click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
-def deploy(name: str, replicas: int, private: bool, tenants: tuple[str, ...], **given: Any) -> None:
+@click.pass_context
+def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     """Serve a further model, which clients call by NAME.
 
     Checks the name, the source and whether the weights fit into a slot; then registers a model of the platform and
     keeps replicas of it in the pool of this node. A new model is visible to every tenant unless --private or --tenant
-    is given. The same NAME again changes what it serves and how many replicas there are; 0 stops it. It has the demo
-    price until you set one. An engine serves text or embeddings, never both: --task selects one.
+    is given. It has the demo price until you set one. An engine serves text or embeddings, never both: --task selects
+    one.
 
-    `hearth model` renames, shares and archives it.
+    The same NAME again changes what it serves, if --source is given, and else what the other options name: --replicas 0
+    stops it. `hearth model` renames, shares and archives it.
     """
     with on_database(f"{name} is not deployed"):
-        from hearth.provisioning import deploy as deployment  # its models need Django
-        from hearth.provisioning.model_source import ModelSpec
-        from tenants import audit
+        made, spec = deploy_as_typed(context)
         from workers.fleet import inventory
 
-        spec = ModelSpec(name=name, tenants=tenants if private or tenants else None, **given)
-        made = deployment.deploy(audit.shell("hearth deploy"), spec, replicas)
         lacking = inventory.without_slot(made.name)
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
     if lacking:
         print(f"{lacking[:1].upper()}{lacking[1:]}.")
-    if family_args := spec.family_args():
+    if spec is not None and (family_args := spec.family_args()):
         print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
+
+
+def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | None]:
+    """Deploy what the command line says; return the deployment and the model, None if what is served stays."""
+    from hearth.provisioning import deploy as deployment  # its models need Django
+    from hearth.provisioning.model_source import ModelSpec, is_tiny
+    from tenants import audit
+
+    given = dict(context.params)
+    name, replicas, slots, source = (given.pop(each) for each in ("name", "replicas", "slots_per_replica", "source"))
+    private, shown_to = given.pop("private"), given.pop("tenants")
+    tenants = shown_to if private or shown_to else None
+    actor, found = audit.shell("hearth deploy"), deployment.served(name)
+    if found is not None and source is None:
+        if not any(context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in _CONTENT):
+            made = deployment.resize(actor, found, replicas=replicas, slots_per_replica=slots, tenants=tenants)
+            return made, None
+        if not is_tiny(found.revision.source):
+            raise click.UsageError(
+                f"{name} serves {found.revision.source}, and what it serves is replaced as a whole: give --source, too."
+            )
+    slots = slots or (found.slots_per_replica if found is not None else 1)
+    spec = ModelSpec(name=name, tenants=tenants, source=source or "", slots_per_replica=slots, **given)
+    return deployment.deploy(actor, spec, replicas), spec
 
 
 @click.group(short_help="List, rename, share and archive models.")

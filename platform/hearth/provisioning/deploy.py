@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.conf import settings
 from django.db import transaction
 
@@ -16,17 +18,17 @@ from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
 from workers.fleet import deployments
-from workers.models import Deployment
+from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
 
 
 @transaction.atomic
-def deploy(actor: Actor, spec: ModelSpec, replicas: int) -> Deployment:
+def deploy(actor: Actor, spec: ModelSpec, replicas: int | None = None) -> Deployment:
     """Deploy a model of the platform on this node's pool, or change its revision and its number of replicas.
 
-    An archived model is restored. Idempotent: the arguments are absolute. Name, source and size are checked before
-    anything changes. Raises BadName, PreflightError, NotAllowed when a tenant has the name, OSError, and the errors of
-    ``deployments``.
+    ``replicas`` None leaves them, and is 1 for a new model. An archived model is restored. Idempotent. Name, source
+    and size are checked before anything changes. Raises BadName, PreflightError, NotAllowed when a tenant has the name,
+    OSError, and the errors of ``deployments``.
     """
     pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
     name = spec.model_name()
@@ -46,8 +48,45 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int) -> Deployment:
             name=deployment_name(name),
             revision=revision,
             pools=[pool],
-            replicas=replicas,
+            replicas=1 if replicas is None else replicas,
             slots_per_replica=spec.slots_per_replica,
         )
-    deployments.redeploy(actor, found.name, revision=revision, pools=[pool], slots_per_replica=spec.slots_per_replica)
-    return deployments.scale(actor, found.name, replicas)
+    made = deployments.redeploy(
+        actor, found.name, revision=revision, pools=[pool], slots_per_replica=spec.slots_per_replica
+    )
+    return made if replicas is None else deployments.scale(actor, found.name, replicas)
+
+
+def served(name: str) -> Deployment | None:
+    """Return the deployment of the platform's model of this name; None for a new one."""
+    found = Deployment.objects.select_related("revision__model").filter(revision__model__name=name)
+    return found.order_by("name").first()
+
+
+@transaction.atomic
+def resize(
+    actor: Actor,
+    found: Deployment,
+    *,
+    replicas: int | None,
+    slots_per_replica: int | None,
+    tenants: Sequence[str] | None,
+) -> Deployment:
+    """Change how many replicas a model has, of how many slots, and who sees it; None leaves each. What it serves stays.
+
+    An archived model is restored. Raises PreflightError, NotFound, BadCount.
+    """
+    pools = list(Pool.objects.filter(deploymentpool__deployment=found).order_by("deploymentpool__sequence"))
+    if slots_per_replica is not None and pools:
+        model_checks.check_gang(slots_per_replica, pools[0])
+    prices.exclude_batches()
+    reconciler.lock(wait=True)
+    model = found.revision.model
+    if tenants is not None:
+        administration.set_visibility(actor, model.name, Model.Visibility.PRIVATE, tenants)
+    administration.restore(actor, model.name)
+    deployments.restore(actor, model)
+    made = deployments.redeploy(
+        actor, found.name, revision=found.revision, pools=pools, slots_per_replica=slots_per_replica
+    )
+    return made if replicas is None else deployments.scale(actor, found.name, replicas)

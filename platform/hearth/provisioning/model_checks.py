@@ -45,7 +45,7 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
     check_name_is_free(name)
     _check_lengths(spec)
     _check_arguments(spec)
-    _check_gang(spec, pool)
+    check_gang(spec.slots_per_replica, pool)
     if spec.engine != "vllm" or not spec.source:
         if spec.commit:
             raise PreflightError("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
@@ -128,13 +128,12 @@ def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
         )
 
 
-def _check_gang(spec: ModelSpec, pool: Pool) -> None:
+def check_gang(slots: int, pool: Pool) -> None:
     """Raise PreflightError if no node of the pool has as many slots as one replica takes."""
-    most = max(map(len, _memory_of_nodes(pool)), default=spec.slots_per_replica)
-    if most < spec.slots_per_replica:
+    most = max(map(len, _memory_of_nodes(pool)), default=slots)
+    if most < slots:
         raise PreflightError(
-            f"A replica would take {spec.slots_per_replica} slots of one node, and no node of pool {pool.name} has "
-            f"more than {most}.",
+            f"A replica would take {slots} slots of one node, and no node of pool {pool.name} has more than {most}.",
             "Give --slots-per-replica as many as a node has, or add a larger node.",
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from django.conf import settings
@@ -21,6 +22,7 @@ from catalogue import administration
 from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
 from hearth.checks.preflight import PreflightError
+from hearth.cli import models
 from hearth.cli.main import hearth
 from hearth.instance.start_options import FILE_NAME, StartOptions
 from hearth.provisioning import first_run
@@ -237,6 +239,41 @@ def test_a_model_that_was_deployed_without_a_commit_stays_as_it_is(monkeypatch: 
     (settings.DATA_DIR / FILE_NAME).write_text(json.dumps({"revision": str(revision.id)}))
     first_run.run(engine="vllm", options=StartOptions(replicas=0, model="org/old"), node="here", demo=False)
     assert catalogue.load().models["org/old"].revision_id == revision.id
+
+
+def typed(*arguments: str) -> None:
+    """Deploy as `hearth deploy` does with these arguments."""
+    models.deploy_as_typed(models.deploy.make_context("deploy", list(arguments)))
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_is_left_out_stays_as_it_is(tmp_path: Path) -> None:
+    def now() -> tuple[object, ...]:
+        row = Deployment.objects.select_related("revision").get(name="chat")
+        return row.revision.engine, row.revision.source, row.revision.digest, row.min_replicas, row.slots_per_replica
+
+    typed("chat", "--source", str(tmp_path), "--engine", "simulated", "--replicas", "3")
+    engine, source, digest, *_ = now()
+    assert (engine, source) == ("simulated", str(tmp_path))
+    typed("chat", "--replicas", "2")
+    assert now() == (engine, source, digest, 2, 1)
+    typed("chat", "--slots-per-replica", "2", "--tenant", "acme")
+    assert now() == (engine, source, digest, 2, 2)
+    assert catalogue.load().models["chat"].public is False
+    with pytest.raises(click.UsageError, match="what it serves is replaced as a whole: give --source, too"):
+        typed("chat", "--context-tokens", "4096")
+    typed("chat", "--source", str(tmp_path), "--engine", "simulated", "--context-tokens", "4096")
+    assert now()[2] != digest
+    assert now()[3:] == (2, 2)
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_tiny_model_needs_no_source_to_be_deployed_again() -> None:
+    typed("small", "--engine", "simulated", "--replicas", "2")
+    first = Deployment.objects.get(name="small")
+    typed("small", "--engine", "simulated")
+    again = Deployment.objects.get(name="small")
+    assert (again.revision_id, again.min_replicas) == (first.revision_id, 2)
 
 
 @pytest.mark.usefixtures("filled", "known")
