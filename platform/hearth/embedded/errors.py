@@ -13,10 +13,11 @@ from pathlib import Path
 
 
 class EmbeddedServerError(Exception):
-    """Carries ``server`` (PostgreSQL or Redis), ``problem`` and ``remedy``, worded for the user."""
+    """Carries ``server`` (PostgreSQL or Redis), ``problem`` and ``remedy``, each a sentence for the user."""
 
     def __init__(self, server: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{server}: {problem}. {remedy}")
+        problem = f"{problem.removesuffix('.')}."
+        super().__init__(f"{server}: {problem} {remedy}")
         self.server = server
         self.problem = problem
         self.remedy = remedy

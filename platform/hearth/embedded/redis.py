@@ -34,6 +34,8 @@ SOCKET_NAME = "redis.sock"
 #: The server's part of the machine's memory.
 MEMORY_SHARE = 0.25
 SYSTEM_NAMES = ("valkey-server", "redis-server")
+#: Where packages install them, which PATH may lack.
+SYSTEM_FOLDER = "/usr/bin"
 OLDEST_SYSTEM_MAJOR = 7
 #: The folder that Redis 7 keeps its append-only file in; an older one does not read it and would start empty.
 NEWER_DATA = "appendonlydir"
@@ -57,7 +59,7 @@ class RedisServer:
     data_dir: Path
     sockets_dir: Path
     log_path: Path
-    #: Where installed servers are looked for, as in PATH; None: in PATH itself.
+    #: Where installed servers are looked for, as in PATH; None: in PATH itself and SYSTEM_FOLDER.
     search_path: str | None = None
 
     @property
@@ -171,14 +173,21 @@ class RedisServer:
 
 
 def installed(search_path: str | None = None) -> ServerProgram | None:
-    """Return the first of SYSTEM_NAMES that is installed with a version of OLDEST_SYSTEM_MAJOR or later."""
+    """Return the first of SYSTEM_NAMES that is installed with a version of OLDEST_SYSTEM_MAJOR or later.
+
+    Every folder is looked through: an activated environment puts the wheel's older server before the system's.
+    """
+    if search_path is None:
+        search_path = os.pathsep.join((os.environ.get("PATH", ""), SYSTEM_FOLDER))
+    folders = dict.fromkeys(each for each in search_path.split(os.pathsep) if each)
     for name in SYSTEM_NAMES:
-        path = shutil.which(name, path=search_path)
-        if path is None:
-            continue
-        found = _program(Path(path))
-        if found.version is not None and int(found.version.split(".")[0]) >= OLDEST_SYSTEM_MAJOR:
-            return found
+        for folder in folders:
+            path = shutil.which(name, path=folder)
+            if path is None:
+                continue
+            found = _program(Path(path))
+            if found.version is not None and int(found.version.split(".")[0]) >= OLDEST_SYSTEM_MAJOR:
+                return found
     return None
 
 

@@ -39,17 +39,34 @@ def server(instance_dir: Path, request: pytest.FixtureRequest) -> Iterator[Redis
     found.stop()
 
 
-def test_the_systems_server_is_taken_from_version_seven_on(tmp_path: Path) -> None:
-    def pretend(name: str, said: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\necho '{said}'\n")
-        (tmp_path / name).chmod(0o755)
+def pretend(folder: Path, name: str, said: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{said}'\n")
+    (folder / name).chmod(0o755)
 
+
+def test_the_systems_server_is_taken_from_version_seven_on(tmp_path: Path) -> None:
     assert installed(str(tmp_path)) is None
-    pretend("redis-server", "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64")
+    pretend(tmp_path, "redis-server", "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64")
     assert installed(str(tmp_path)) is None
-    pretend("valkey-server", "Valkey server v=8.0.1 sha=00000000:0 malloc=libc bits=64")
+    pretend(tmp_path, "valkey-server", "Valkey server v=8.0.1 sha=00000000:0 malloc=libc bits=64")
     found = installed(str(tmp_path))
     assert str(found) == f"valkey-server 8.0.1, {tmp_path / 'valkey-server'}"
+
+
+def test_an_activated_environment_does_not_hide_the_systems_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel, system = tmp_path / "venv", tmp_path / "system"
+    pretend(wheel, "redis-server", "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64")
+    pretend(system, "redis-server", "Redis server v=7.0.15 sha=00000000:0 malloc=libc bits=64")
+    monkeypatch.setattr("hearth.embedded.redis.SYSTEM_FOLDER", NOWHERE)
+    monkeypatch.setenv("PATH", f"{wheel}:{system}")
+    assert str(installed()) == f"redis-server 7.0.15, {system / 'redis-server'}"
+    monkeypatch.setenv("PATH", str(wheel))
+    assert installed() is None
+    monkeypatch.setattr("hearth.embedded.redis.SYSTEM_FOLDER", str(system))
+    assert str(installed()) == f"redis-server 7.0.15, {system / 'redis-server'}"
 
 
 def test_status_says_which_program_runs(server: RedisServer) -> None:
@@ -64,8 +81,9 @@ def test_status_says_which_program_runs(server: RedisServer) -> None:
 def test_data_of_a_newer_server_is_not_taken_for_none(server: RedisServer) -> None:
     server = replace(server, search_path=NOWHERE)
     (server.data_dir / "appendonlydir").mkdir(parents=True)
-    with pytest.raises(BinaryMissing, match="no longer installed"):
+    with pytest.raises(BinaryMissing, match="no longer installed") as refused:
         server.start()
+    assert refused.value.problem.endswith("no longer installed.")
 
 
 def test_what_needs_more_memory_than_it_may_take_is_refused_and_nothing_evicted(server: RedisServer) -> None:
