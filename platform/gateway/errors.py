@@ -280,11 +280,12 @@ def no_replicas_wanted(model: str) -> NotReady:
     )
 
 
-def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
-    """Return the error for a tenant whose queue for a replica is full."""
+def queue_full(trouble: str, limit: str, retry_after_seconds: float) -> Unavailable:
+    """Return the error for a request that may not wait, because of a ``limit`` of its tenant's policy."""
     seconds = _whole_seconds(retry_after_seconds)
     return Unavailable(
-        f"No replica of {model!r} is ready and this tenant's queue is full. Retry after {seconds} {_plural(seconds)}.",
+        f"{trouble}, and this tenant's waiting requests would exceed {limit} of its policy. Nothing was charged. Retry "
+        f"after {seconds} {_plural(seconds)}, send fewer at once, or ask the operator for a higher limit.",
         "too_many_held",
         headers=[_retry_after(retry_after_seconds)],
     )

@@ -49,13 +49,20 @@ class QueueBounds:
     def __init__(self) -> None:
         self._usage: dict[TenantId, _TenantUsage] = {}
 
-    def allow(self, request: QueuedRequest) -> bool:
-        """Return whether the tenant may queue this request. No ``await`` between this and :meth:`counted`."""
+    def exceeded(self, request: QueuedRequest) -> str | None:
+        """Return what of the tenant's policy forbids to queue this request; None if it may wait.
+
+        No ``await`` between this and :meth:`counted`.
+        """
         if request.admitted:
-            return True
+            return None
         usage = self._usage.get(request.caller.tenant_id, _TenantUsage())
         policy = request.caller.policy
-        return usage.requests < policy.queue_requests and usage.size_bytes + request.size_bytes <= policy.queue_bytes
+        if usage.requests >= policy.queue_requests:
+            return f"`queue_requests` ({policy.queue_requests})"
+        if usage.size_bytes + request.size_bytes > policy.queue_bytes:
+            return f"`queue_bytes` ({policy.queue_bytes})"
+        return None
 
     @contextmanager
     def counted(self, request: QueuedRequest) -> Iterator[None]:

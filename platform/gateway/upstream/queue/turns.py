@@ -201,10 +201,12 @@ class Turns:
             self._router.finish(turn.choice, answered=False)
 
     def _require_capacity(self, queue: _ModelQueue, queued: QueuedRequest) -> None:
-        priority = _priority(queued)
+        name, priority = queued.model.name, _priority(queued)
+        if limit := self.bounds.exceeded(queued):
+            raise errors.queue_full(f"Every replica of {name!r} is full", limit, queue.retry_after_seconds(queued))
         own, free = queue.size_of(queued.caller.tenant_id, priority), MAX_WAITING - queue.size(priority)
-        if (not queued.admitted and own >= free) or not self.bounds.allow(queued):
-            raise errors.busy_queue_full(queued.model.name, queue.retry_after_seconds(queued))
+        if not queued.admitted and own >= free:
+            raise errors.busy_queue_full(name, queue.retry_after_seconds(queued))
 
     async def _turn_of(self, queue: _ModelQueue, waiting: Waiting) -> Turn:
         """Raises TimeoutError."""

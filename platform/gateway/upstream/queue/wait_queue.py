@@ -112,8 +112,9 @@ class ReplicaQueue:
 
     def _require_capacity(self, request: QueuedRequest) -> None:
         """Raise Unavailable if the tenant's queue is full."""
-        if not self.bounds.allow(request):
-            raise errors.queue_full(request.model.name, self.startup_eta_seconds(request.model))
+        if limit := self.bounds.exceeded(request):
+            name = request.model.name
+            raise errors.queue_full(f"No replica of {name!r} is ready", limit, self.startup_eta_seconds(request.model))
 
     def _not_startable(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):

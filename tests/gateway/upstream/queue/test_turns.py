@@ -204,6 +204,7 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     sent = await send(gateway, "a0", "a1", "a2")
     refused = await gateway.ask(saying("a3"))
     assert (*told(refused), refused.answer_headers["retry-after"]) == (503, "too_many_held", "1")
+    assert "this tenant's waiting requests would exceed `queue_requests` (2) of its policy" in refused.error["message"]
     sent += await send(gateway, "g0", key=gateway.world.globex.secret)
     gate.open()
     assert {got.status for got in await asyncio.gather(*sent)} == {200}

@@ -152,6 +152,7 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     waiting = await hold(gateway, ALONE, STREAMED)
     refused = await gateway.ask(ALONE)
     assert (*told(refused), refused.answer_headers["retry-after"]) == (503, "too_many_held", RETRY_AFTER)
+    assert "this tenant's waiting requests would exceed `queue_requests` (2) of its policy" in refused.error["message"]
     waiting += await hold(gateway, HELLO, key=gateway.world.globex.secret)
     await wake_up(gateway)
     assert [got.status for got in await asyncio.gather(*waiting)] == [200, 200, 200]
@@ -161,7 +162,9 @@ async def test_a_tenant_holds_so_many_bytes_and_no_more(gateway: Gateway) -> Non
     await put_to_sleep(gateway)
     await gateway.set_policy(queue_bytes=2 * len(orjson.dumps(HELLO)))
     waiting = await hold(gateway, ALONE, ALONE)
-    assert told(await gateway.ask(ALONE)) == (503, "too_many_held")
+    refused = await gateway.ask(ALONE)
+    assert told(refused) == (503, "too_many_held")
+    assert "would exceed `queue_bytes`" in refused.error["message"]
     await wake_up(gateway)
     assert [got.status for got in await asyncio.gather(*waiting)] == [200, 200]
 
