@@ -12,7 +12,7 @@ from catalogue import routing_policy
 from catalogue.routing_policy import GROUPS, Comparison, Routing, RoutingPolicy
 from tenants import audit
 from tenants.audit import Actor
-from workers.errors import BadCount, NotFound, Refused
+from workers.errors import BadCount, BadValue, NotFound, Refused
 from workers.fleet import lookup
 from workers.models import Deployment
 from workers.scheduler import reconciler
@@ -34,12 +34,13 @@ def start(
 ) -> Comparison:
     """Begin a comparison, which ends by itself; ``policy`` None: the deployment's own.
 
-    ``share`` of the conversations goes by ``against``. Raises NotFound, BadCount, and Refused while another one runs.
+    ``share`` of the conversations goes by ``against``. Raises NotFound, BadValue, BadCount, and Refused
+    while another one runs or if both policies are equal.
     """
     reconciler.lock(wait=True)
     row = lookup.deployment(deployment)
     if not 1 / GROUPS <= share <= 1 - 1 / GROUPS:  # refuses NaN too
-        raise BadCount(share, f"{1 / GROUPS:g} to {1 - 1 / GROUPS:g}", "of the conversations as the share")
+        raise BadValue("share of the conversations", f"{share:g}", f"{1 / GROUPS:g} to {1 - 1 / GROUPS:g}")
     if not 0 < minutes <= MAX_MINUTES:
         raise BadCount(minutes, f"more than 0, at most {MAX_MINUTES:g}", "minutes")
     model = row.revision.model
@@ -52,9 +53,13 @@ def start(
         left = (routing.comparison.until - now) / 60
         why = f"a comparison of its routing policies runs for another {left:.1f} minutes"
         raise Refused("deployment", row.name, why, "wait for it, or end it with --stop")
+    policy = policy or routing.policy
+    if policy == against:
+        why = f"both policies of the comparison are {policy}"
+        raise Refused("deployment", row.name, why, "name another one with --against")
     comparison = Comparison(
         name=secrets.token_hex(NAME_BYTES),
-        policy=policy or routing.policy,
+        policy=policy,
         against=against,
         share=share,
         began=now,

@@ -10,8 +10,9 @@ from catalogue.routing_policy import RoutingPolicy
 from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet
-from workers.errors import BadCount, NotFound, Refused
+from workers.errors import BadCount, BadValue, NotFound, Refused
 from workers.fleet import operations, routing_comparison
+from workers.fleet.error_text import words
 from workers.models import Deployment
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +45,17 @@ def test_one_runs_at_a_time_and_the_deployments_own_policy_stays(fleet: Fleet) -
     ]
 
 
+@pytest.mark.parametrize("policy", [None, SESSION])
+def test_a_policy_is_not_compared_with_itself(fleet: Fleet, policy: RoutingPolicy | None) -> None:
+    fleet.deploy(0)
+    operations.route(ADA, "chat", SESSION)
+    with pytest.raises(Refused) as refused:
+        routing_comparison.start(ADA, "chat", policy, SESSION, share=0.5, minutes=5)
+    assert words(refused.value) == (
+        "deployment chat: both policies of the comparison are session; name another one with --against"
+    )
+
+
 def test_a_model_with_another_deployment_is_not_compared_because_gateways_split_its_requests(fleet: Fleet) -> None:
     first = fleet.deploy(0)
     Deployment.objects.create(name="other", revision=first.revision)
@@ -58,7 +70,8 @@ def test_a_model_with_another_deployment_is_not_compared_because_gateways_split_
 )
 def test_a_share_or_time_out_of_range_is_refused(fleet: Fleet, share: float, minutes: float) -> None:
     fleet.deploy(0)
-    with pytest.raises(BadCount):
+    with pytest.raises((BadCount, BadValue)) as refused:
         routing_comparison.start(ADA, "chat", None, IN_TURNS, share=share, minutes=minutes)
+    assert ("is not a valid share of the conversations: use" in words(refused.value)) == (minutes == 5)
     with pytest.raises(NotFound):
         routing_comparison.last("chat")
