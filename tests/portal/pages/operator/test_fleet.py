@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 
 from catalogue import routing_policy
@@ -65,6 +66,16 @@ def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, s
         "high water",
     ):
         assert words in page, words
+
+
+def test_only_a_replica_that_waits_for_another_start_shows_when(
+    world: World, warmth: Warmth, signed_in: SignIn
+) -> None:
+    browser, replica = signed_in(world.operator), Replica.objects.filter(id=warmth.ready.id)
+    replica.update(attempts=2, next_attempt_at=Now())
+    assert "next at" not in browser.get("/portal/fleet/").content.decode()
+    replica.update(state=Replica.State.BACKOFF)
+    assert "attempt 2, next at" in browser.get("/portal/fleet/").content.decode()
 
 
 def test_a_deployment_without_slots_says_so(world: World, warmth: Warmth, signed_in: SignIn) -> None:
