@@ -31,6 +31,8 @@ POSTED_SECONDS = 0.05
 #: How long room is left to requests of other processes that come before, seconds. They may not be able to use it: a
 #: process may avoid a replica that has just failed, or expect less room. Then all of the room is used.
 PATIENCE_SECONDS = 0.02
+#: How often the counters of tenants that wait are kept in use, seconds.
+TOUCH_SECONDS = 1.0
 
 
 class Priority(IntEnum):
@@ -77,7 +79,9 @@ class FairQueue(Generic[T]):
         #: What each process posted, by its number.
         self._posts: list[Counter] = []
         self._own_post = self._post_of(self._table.state.host.process)
-        self._own_post.set(0.0)
+        self._has_posted = False
+        #: When the counters of tenants that wait were last kept in use.
+        self._touched_at = self._table.clock()
         #: Since when there is room that is left to others.
         self._patient_since: float | None = None
         self._numbers = itertools.count()
@@ -100,14 +104,14 @@ class FairQueue(Generic[T]):
 
     def add(self, item: T, tenant: UUID, priority: Priority = Priority.STANDARD, weight: float = 1.0) -> Ticket[T]:
         """Let a request wait, behind the earlier ones of its tenant and class."""
-        waiting = self._classes[priority].get(tenant)
+        waiting, least = self._classes[priority].get(tenant), self._least[priority]
+        counter = waiting[0].counter if waiting else self._counter(tenant, priority)
+        counter.touch()
         if waiting is None:
-            counter = self._counter(tenant, priority)
-            counter.set(max(counter.value, self._least[priority].value))
+            least.touch()
+            if counter.value < least.value:
+                counter.set(least.value)
             waiting = self._classes[priority][tenant] = deque()
-        else:
-            counter = waiting[0].counter
-            counter.set(counter.value)  # it is in use
         ticket = Ticket(item, tenant, priority, weight, next(self._numbers), counter)
         waiting.append(ticket)
         self._sizes[priority] += 1
@@ -121,11 +125,14 @@ class FairQueue(Generic[T]):
         return None
 
     def post(self, first: Ticket[T] | None) -> None:
-        """Tell the other processes what is first here. While requests wait call it every few milliseconds."""
-        if first is None:
-            self._own_post.set(0.0)
-        else:
+        """Publish to the other processes what is first here. While requests wait call it every few milliseconds."""
+        if first is not None:
             self._own_post.set(first.counter.value, _rank(first.priority))
+            self._has_posted = True
+            self._touch()
+        elif self._has_posted:
+            self._own_post.set(0.0)
+            self._has_posted = False
 
     def others_wait(self) -> bool:
         """Return whether requests wait in other processes."""
@@ -169,6 +176,16 @@ class FairQueue(Generic[T]):
             del group[ticket.tenant]
         if not self:
             self._patient_since = None
+            self.post(None)
+
+    def _touch(self) -> None:
+        """Keep the counters of tenants that wait from being displaced, and open to charges of other hosts."""
+        now = self._table.clock()
+        if now - self._touched_at >= TOUCH_SECONDS:
+            self._touched_at = now
+            for group in self._classes:
+                for waiting in group.values():
+                    waiting[0].counter.touch()
 
     def _counter(self, tenant: UUID, priority: Priority) -> Counter:
         return Counter(self._table, f"{self._model} {priority.name} {tenant}", self._least[priority])

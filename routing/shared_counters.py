@@ -53,19 +53,23 @@ class CounterTable:
 
     def charge_elsewhere(self, key: int, amount: float) -> None:
         """Record what a process of another host charged."""
-        at = next((at for at in self._places(key) if self.keys[at] == key), None)
+        at = self.find(key)
         if at is not None and self.clock() - self.numbers[at + _USED_AT] <= RECENT_SECONDS:
             self.numbers[at + _NUMBER] += amount
 
-    def place(self, key: int, number: float) -> int:
-        """Return where the entry of a key begins; one that was not there begins with ``number``."""
+    def find(self, key: int) -> int | None:
+        """Return where the entry of a key begins, the same place in all processes; None if it has none."""
         places = self._places(key)
-        for at in places:
-            if self.keys[at] == key:
-                return at
-        taken = min(places, key=lambda at: self.numbers[at + _USED_AT])
-        self.numbers[taken + _NUMBER], self.numbers[taken + _RANK] = number, 0.0
-        self.numbers[taken + _USED_AT] = self.clock()
+        keys = self.keys[places.start : places.stop : places.step].tolist()
+        return places[keys.index(key)] if key in keys else None
+
+    def place(self, key: int) -> int:
+        """Return where the entry of a key begins, of which the caller sets the number if it was not there."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        taken = min(self._places(key), key=lambda at: self.numbers[at + _USED_AT])
+        self.numbers[taken + _RANK], self.numbers[taken + _USED_AT] = 0.0, self.clock()
         self.keys[taken] = key
         return taken
 
@@ -75,7 +79,7 @@ class CounterTable:
 
 
 class Counter:
-    """One number. One that another name displaced begins again."""
+    """One number. It takes a place when it is changed; one that another name displaced begins again."""
 
     __slots__ = ("_at", "_key", "_least", "_table")
 
@@ -84,17 +88,34 @@ class Counter:
         self._table = table
         self._key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
         self._least = least
-        self._at = table.place(self._key, least.value if least else 0.0)
+        self._at = table.find(self._key)
 
     @property
     def value(self) -> float:
         """Return the number."""
-        return self._table.numbers[self._place() + _NUMBER]
+        at = self._find()
+        if at is not None:
+            return self._table.numbers[at + _NUMBER]
+        return self._least.value if self._least else 0.0
 
     def set(self, number: float, rank: int = 0) -> None:
         """Change the number and its rank; 0 is none."""
-        numbers, at = self._table.numbers, self._place()
+        at = self._find()
+        if at is None:
+            at = self._at = self._table.place(self._key)
+        numbers = self._table.numbers
         numbers[at + _NUMBER], numbers[at + _RANK], numbers[at + _USED_AT] = number, rank, self._table.clock()
+
+    def touch(self) -> None:
+        """Record that the number is in use.
+
+        Two processes that came with its name at the same moment may each have placed it; both go on with one place.
+        """
+        self._at = self._table.find(self._key)
+        if self._at is None:
+            self.set(self.value)
+        else:
+            self._table.numbers[self._at + _USED_AT] = self._table.clock()
 
     def charge(self, amount: float) -> None:
         """Add to the number, for other hosts, too."""
@@ -103,12 +124,12 @@ class Counter:
 
     def ranked(self, seconds: float) -> tuple[int, float] | None:
         """Return rank and number; None without a rank, or if they were not set for so long."""
-        numbers, at = self._table.numbers, self._place()
-        if not numbers[at + _RANK] or self._table.clock() - numbers[at + _USED_AT] > seconds:
+        numbers, at = self._table.numbers, self._find()
+        if at is None or not numbers[at + _RANK] or self._table.clock() - numbers[at + _USED_AT] > seconds:
             return None
         return int(numbers[at + _RANK]), numbers[at + _NUMBER]
 
-    def _place(self) -> int:
-        if self._table.keys[self._at] != self._key:
-            self._at = self._table.place(self._key, self._least.value if self._least else 0.0)
+    def _find(self) -> int | None:
+        if self._at is None or self._table.keys[self._at] != self._key:
+            self._at = self._table.find(self._key)
         return self._at

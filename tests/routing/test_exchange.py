@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from routing.errors import BadMessage
 from routing.exchange import MAX_LINKS, Exchange
-from routing.fair_queue import FairQueue
+from routing.fair_queue import FairQueue, Priority
 from routing.router import Boot, Router
 from routing.shared_counters import RECENT_SECONDS
 from routing.shared_state import MAX_REMOTE, private
@@ -102,6 +102,19 @@ def test_what_another_host_charges_is_no_debt_of_a_tenant_that_does_not_wait_her
     there.take(there.add("b", tenant), 5000)
     tell(hosts, clock)
     assert (here.counter(tenant), there.counter(tenant)) == (100, 5000)
+
+
+def test_what_another_host_charges_counts_for_a_tenant_that_waits_for_long(hosts: list[Host], clock: Clock) -> None:
+    here, there = (FairQueue[str]("model", each.router.counters) for each in hosts)
+    tenant = UUID(int=1)
+    there.add("waits", tenant, Priority.LOW)
+    there.add("is first", UUID(int=2))
+    for _ in range(int(1.5 * RECENT_SECONDS)):
+        there.post(there.first())
+        tell(hosts, clock, seconds=1.0)
+    here.take(here.add("a", tenant, Priority.LOW), 100)
+    tell(hosts, clock, seconds=0.1)
+    assert there.counter(tenant, Priority.LOW) == 100
 
 
 def test_a_host_that_comes_does_not_hear_of_all_that_was_charged_before(hosts: list[Host], clock: Clock) -> None:

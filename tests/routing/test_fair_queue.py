@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from routing.fair_queue import PATIENCE_SECONDS, POSTED_SECONDS, FairQueue, Priority
 from routing.shared_counters import Counter, CounterTable
 from routing.shared_file import SharedFile
-from routing.shared_state import COUNTERS, private
+from routing.shared_state import COUNTER_WORDS, COUNTERS, private
 from tests.routing.test_router import Clock
 
 ACME, GLOBEX, INITECH = (UUID(int=number) for number in range(1, 4))
@@ -233,6 +233,54 @@ def test_while_another_process_does_not_use_room_only_the_first_request_is_delay
     assert not here.may_serve(later, room=True)
 
 
+def test_a_tenant_that_two_processes_place_at_the_same_moment_soon_has_one_counter(
+    queues: list[FairQueue[str]],
+) -> None:
+    here, there = queues
+    mine = here.add("a", ACME)
+    keys = mine.counter._table.keys
+    (at,) = (at for at in range(0, len(keys), COUNTER_WORDS) if keys[at] == mine.counter._key)
+    keys[at] = 0  # as before its last step
+    theirs = there.add("b", ACME)
+    keys[at] = mine.counter._key
+    for queue in queues:
+        queue.add("c", ACME)
+    here.charge(mine, 100)
+    assert theirs.counter.value == 100
+
+
+def test_a_request_that_comes_undoes_no_charge_of_another_process(queues: list[FairQueue[str]], clock: Clock) -> None:
+    here, there = queues
+    mine, theirs = here.add("a", ACME), there.add("b", ACME)
+    table = mine.counter._table
+
+    def charged_meanwhile() -> float:
+        table.clock = clock
+        there.charge(theirs, 100)
+        return clock()
+
+    table.clock = charged_meanwhile
+    here.add("c", ACME)
+    assert mine.counter.value == 100
+
+
+def test_models_for_which_nothing_waits_take_no_place_in_the_table(clock: Clock) -> None:
+    table = CounterTable(private(0, 0), clock)
+    queue: FairQueue[str] = FairQueue("model", table)
+    assert not queue.others_wait()
+    queue.post(queue.first())
+    assert (queue.counter(ACME), set(table.keys)) == (0.0, {0})
+
+
+def test_what_was_posted_is_gone_with_the_last_request(queues: list[FairQueue[str]]) -> None:
+    here, there = queues
+    ticket = there.add("a", ACME)
+    there.post(ticket)
+    assert here.others_wait()
+    there.remove(ticket)
+    assert not here.others_wait()
+
+
 def test_a_counter_that_others_displace_begins_again_with_the_least(clock: Clock) -> None:
     table = CounterTable(private(0, 0), clock)
     least = Counter(table, "least")
@@ -241,6 +289,6 @@ def test_a_counter_that_others_displace_begins_again_with_the_least(clock: Clock
     assert Counter(table, "tenant").value == 700.0
     for number in range(8 * COUNTERS):
         clock.now += 0.001
-        Counter(table, f"{number}")
+        Counter(table, f"{number}").touch()
         least.set(500.0)
     assert (counter.value, least.value) == (500.0, 500.0)
