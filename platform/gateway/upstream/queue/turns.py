@@ -136,15 +136,17 @@ class Turns:
         self._usable = usable
         #: By model.
         self._queues: dict[str, _ModelQueue] = {}
+        #: Those in which requests wait, and some in which none waits any more.
+        self._in_use: dict[str, _ModelQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def at_once(self, waiting: Waiting) -> Turn | None:
         """Return a turn if nothing waits for the model, in whatever process of the host, and a replica has room, or if
         the request may not wait.
         """
-        policy, queue = waiting.queued.caller.policy, self._queue(waiting.queued.model.name)
+        policy = waiting.queued.caller.policy
         may_wait = policy.queue_requests > 0 and policy.queue_seconds > waiting.queued.waited_seconds
-        if may_wait and (queue or queue.others_wait()):
+        if may_wait and ((queue := self._queue(waiting.queued.model.name)) or queue.others_wait()):
             return None
         endpoints = waiting.ready()
         if not endpoints:
@@ -190,7 +192,10 @@ class Turns:
         """Give turns to waiting requests while replicas have room."""
         if self._timer is None:  # nothing waits
             return
-        if not sum(map(self._serve, self._queues.values())):
+        for model, queue in list(self._in_use.items()):
+            if not self._serve(queue):
+                del self._in_use[model]
+        if not self._in_use:
             self._timer.cancel()
             self._timer = None
 
@@ -214,8 +219,10 @@ class Turns:
         waiter = _Waiter(waiting, queue)
         policy = queued.caller.policy
         ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)
+        self._in_use[queued.model.name] = queue
         if self._timer is None:
             self._look_later()
+            self.made_room()  # it may have come only because requests wait in other processes
         try:
             async with asyncio.timeout(queued.left_seconds):
                 return await waiter.turn

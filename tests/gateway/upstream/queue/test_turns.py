@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from gateway.errors import Unavailable, no_replica_ready
-from gateway.upstream.queue import wait_queue
+from gateway.upstream.queue import turns, wait_queue
 from routing import fair_queue
 from tenants.keys import keys
 from tests.gateway.fixtures import tenants
@@ -408,6 +408,43 @@ async def test_what_one_process_sends_fills_a_replica_for_the_other(
         await until(lambda: second.held() == 1)
         gate.open()
         assert ((await running).status, (await waiting).status) == (200, 200)
+
+
+async def test_a_request_that_comes_before_those_of_another_process_is_served_without_a_timer(
+    gateway: Gateway,
+    engines: tuple[ScriptedEngine, ScriptedEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "POSTED_SECONDS", 3600.0)
+    monkeypatch.setattr(turns, "LOOK_SECONDS", 3600.0)
+    async with beside(gateway, engines, tmp_path) as (second, gate):
+        await gateway.set_policy(queue_seconds=2)
+        counters = second.runtime.components.dispatcher._router.counters
+        elsewhere: fair_queue.FairQueue[str] = fair_queue.FairQueue(MODEL, counters)
+        low = elsewhere.add("low", gateway.world.globex.tenant.id, fair_queue.Priority.LOW)
+        elsewhere.post(low)
+        gate.open()
+        assert (await gateway.ask(saying("a0"))).status == 200
+        elsewhere.remove(low)
+
+
+async def test_a_request_that_may_not_wait_makes_no_queue(gateway: Gateway) -> None:
+    await gateway.set_policy(queue_requests=0)
+    assert (await gateway.ask(saying("a0"))).status == 200
+    assert gateway.runtime.components.dispatcher.turns._queues == {}
+
+
+async def test_models_for_which_nothing_waits_are_not_looked_at(gateway: Gateway) -> None:
+    gate = await fill(gateway)
+    waiting_for_turn = gateway.runtime.components.dispatcher.turns
+    waiting_for_turn._queue("another")
+    sent = await send(gateway, "a0", "a1")
+    in_use = set(waiting_for_turn._in_use)
+    gate.open()
+    assert {got.status for got in await asyncio.gather(*sent)} == {200}
+    assert in_use == {MODEL}
+    await until(lambda: not waiting_for_turn._in_use and waiting_for_turn._timer is None)
 
 
 async def test_a_tenant_that_waits_in_two_processes_gets_no_more_than_one_that_waits_in_one(
