@@ -16,8 +16,8 @@ LEAST_TOKENS = 512
 #: An answer is wrong when less than this share of its expected tokens was cached; the view, when more than half of the
 #: answers are wrong.
 LEAST_SHARE = 0.5
-#: With fewer answers of other tenants among those compared, the tenant with the most wrong ones is judged alone.
-LEAST_OTHERS = 4
+#: With fewer answers of other tenants among those compared, only the tenant with the most wrong ones is blamed.
+LEAST_OTHERS = 16
 
 
 class Drift:
@@ -58,4 +58,4 @@ class Drift:
         wrong, others = self._wrong.total(), ANSWERS - self._answers[worst]
         is_wrong = 2 * wrong > ANSWERS
         self._everybody = is_wrong and others >= LEAST_OTHERS and 2 * (wrong - most) > others
-        self._one = worst if is_wrong and others < LEAST_OTHERS else None
+        self._one = worst if is_wrong and not self._everybody else None

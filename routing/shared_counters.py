@@ -63,13 +63,14 @@ class CounterTable:
         keys = self.keys[places.start : places.stop : places.step].tolist()
         return places[keys.index(key)] if key in keys else None
 
-    def place(self, key: int) -> int:
-        """Return where the entry of a key begins, of which the caller sets the number if it was not there."""
+    def place(self, key: int, number: float) -> int:
+        """Return where the entry of a key begins; one that was not there has ``number`` before others can find it."""
         found = self.find(key)
         if found is not None:
             return found
         taken = min(self._places(key), key=lambda at: self.numbers[at + _USED_AT])
-        self.numbers[taken + _RANK], self.numbers[taken + _USED_AT] = 0.0, self.clock()
+        self.numbers[taken + _NUMBER], self.numbers[taken + _RANK] = number, 0.0
+        self.numbers[taken + _USED_AT] = self.clock()
         self.keys[taken] = key
         return taken
 
@@ -102,7 +103,7 @@ class Counter:
         """Change the number and its rank; 0 is none."""
         at = self._find()
         if at is None:
-            at = self._at = self._table.place(self._key)
+            at = self._at = self._table.place(self._key, number)
         numbers = self._table.numbers
         numbers[at + _NUMBER], numbers[at + _RANK], numbers[at + _USED_AT] = number, rank, self._table.clock()
 

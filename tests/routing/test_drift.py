@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routing.drift import ANSWERS, LEAST_TOKENS, Drift
+from routing.drift import ANSWERS, LEAST_OTHERS, LEAST_TOKENS, Drift
 from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
 from routing.router import Boot, Choice, Router, RoutingRequest
 from routing.shared_state import private
@@ -103,17 +103,17 @@ def test_each_answer_counts_once_however_long_its_prompt_is() -> None:
 def test_one_tenant_whose_prompts_are_never_cached_changes_nothing_for_the_others() -> None:
     drift = Drift()
     for number in range(ANSWERS):  # of as many beginnings as it likes
-        drift.compare(*((ACME, 5000, 5000) if number % 16 == 0 else (GLOBEX, 90_000, 0)))
-    assert not drift.lasts
-    for _ in range(ANSWERS):
-        drift.compare(GLOBEX, 90_000, 0)
+        drift.compare(*((ACME, 5000, 5000) if number % 3 == 0 else (GLOBEX, 90_000, 0)))
+    assert (drift.concerns(GLOBEX), drift.concerns(ACME)) == (True, False)
+    for number in range(ANSWERS):  # few answers of others say nothing, also if they are wrong
+        drift.compare(ACME if number < LEAST_OTHERS - 1 else GLOBEX, 5000, 0)
     assert (drift.concerns(GLOBEX), drift.concerns(ACME), drift.lasts) == (True, False, True)
 
 
 def test_an_engine_that_holds_nothing_for_anybody_is_believed_by_nobody() -> None:
     drift = Drift()
     for number in range(ANSWERS):
-        drift.compare(ACME if number % 16 == 0 else GLOBEX, 5000, 0)
+        drift.compare(ACME if number < LEAST_OTHERS else GLOBEX, 5000, 0)
     assert all(drift.concerns(tenant) for tenant in (ACME, GLOBEX, b"who never asked"))
 
 

@@ -198,9 +198,7 @@ def _linear_bits(config: Config, decoder: Config, quantization: str | None, unqu
         or mapping(config, "compression_config")
     )
     if stored and quantization:
-        raise CannotSize(
-            "The model's files are quantised already, so vLLM refuses --quantization for them. Leave it out."
-        )
+        raise CannotSize("The model's files are quantised already. Leave --quantization out.")
     if stored:
         return _stored_bits(stored, unquantised)
     if not quantization:

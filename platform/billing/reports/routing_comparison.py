@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import log
+from math import exp, log
 from random import Random
 from typing import NamedTuple
 
@@ -154,8 +154,6 @@ class _Sample:
         #: For each batch the sums of what ratios are made of, and how many streams began in which step of time.
         self._sums: dict[int, _Sums] = defaultdict(_Sums)
         self._steps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        #: Of each step the sum and the number of its times, milliseconds.
-        self._times: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
         self._all_rated = True
 
     @property
@@ -172,13 +170,11 @@ class _Sample:
         self._all_rated = self._all_rated and request.amount_pico is not None
         if request.ttft_ms is not None:
             step = int(log(max(request.ttft_ms, 1e-3)) // STEP)
-            total, number = self._times[step]
-            self._times[step] = (total + request.ttft_ms, number + 1)
             self._steps[batch][step] += 1
 
     def finish(self, chance: Random) -> None:
         """Compute the metrics, and those of resamples if there are enough groups."""
-        batches = list(self._sums)
+        batches = sorted(self._sums)
         self.values = self._metrics(dict.fromkeys(batches, 1))
         if self.groups < LEAST_GROUPS:
             return
@@ -209,10 +205,11 @@ class _Sample:
         wanted, before = list(PERCENTILES.items()), 0
         whole = sum(counts.values())
         for step in sorted(counts):
+            # Within a step times count as spread evenly: a fixed value would make intervals without width.
+            while wanted and before + counts[step] >= wanted[0][1] * whole:
+                name, share = wanted.pop(0)
+                found[name] = exp(STEP * (step + (share * whole - before) / counts[step]))
             before += counts[step]
-            while wanted and before >= wanted[0][1] * whole:
-                total, number = self._times[step]
-                found[wanted.pop(0)[0]] = total / number
         return found
 
 

@@ -10,10 +10,10 @@ from django.db import transaction
 from billing.pricing import prices
 from catalogue import administration
 from catalogue import registry as catalogue
-from catalogue.models import Model
+from catalogue.models import Model, ModelRevision
 from hearth.instance.start_options import PoolOptions
-from hearth.provisioning import cluster, model_checks
-from hearth.provisioning.model_source import ModelSpec, deployment_name
+from hearth.provisioning import cluster, model_checks, model_files
+from hearth.provisioning.model_source import ModelSpec, commit_of, deployment_name, is_tiny
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
@@ -79,6 +79,7 @@ def resize(
     pools = list(Pool.objects.filter(deploymentpool__deployment=found).order_by("deploymentpool__sequence"))
     if slots_per_replica is not None and pools:
         model_checks.check_gang(slots_per_replica, pools[0])
+        _check_fit(found.revision, pools[0], slots_per_replica)
     prices.exclude_batches()
     reconciler.lock(wait=True)
     model = found.revision.model
@@ -90,3 +91,10 @@ def resize(
         actor, found.name, revision=found.revision, pools=pools, slots_per_replica=slots_per_replica
     )
     return made if replicas is None else deployments.scale(actor, found.name, replicas)
+
+
+def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:
+    """Raise PreflightError if the weights of what is served do not fit into so many slots, or cannot be looked up."""
+    if revision.engine == "vllm" and not is_tiny(revision.source):
+        files = model_files.find(revision.source, commit_of(revision.engine_args))
+        model_checks.check_fit(files, pool, slots)

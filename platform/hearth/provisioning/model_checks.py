@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+
+from django.db.models import Count, Max
 
 from catalogue.administration import check_name
 from catalogue.models import ModelAlias, ModelRevision
@@ -12,7 +16,7 @@ from hearth.checks.preflight import PreflightError
 from hearth.provisioning import model_files
 from hearth.provisioning.model_files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from hearth.provisioning.model_source import ModelSpec, deployment_name
-from workers.models import Deployment, Pool, Slot
+from workers.models import Deployment, Node, Pool, Slot
 
 #: The columns that store them.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
@@ -56,7 +60,7 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
         raise PreflightError(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
     _check_weights(files, spec)
-    _check_fit(files, pool, spec.slots_per_replica)
+    check_fit(files, pool, spec.slots_per_replica)
     return replace(spec, commit=files.commit)
 
 
@@ -120,17 +124,32 @@ def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
     """Raise PreflightError if the engine would load pickles: it looks at the top folder, for safetensors first."""
     top = [name for name in files.sizes if "/" not in name]
     pickles_only = any(name.endswith(PICKLES) for name in top) and not any(name.endswith(SAFE_WEIGHTS) for name in top)
-    words = {word for argument in spec.engine_args for word in argument.split("=")}
-    if not spec.allow_pickle and (pickles_only or words & PICKLE_FORMATS):
+    if not spec.allow_pickle and (pickles_only or _load_format(spec.engine_args) in PICKLE_FORMATS):
         raise PreflightError(
             f"The weights of {files.where} would be loaded as Python pickles, not as safetensors.",
             "Convert them to safetensors, or trust this revision with `hearth deploy --allow-pickle`.",
         )
 
 
+def _load_format(engine_args: Sequence[str]) -> str:
+    """Return the value of the last LOAD_FORMAT, lower case as vLLM reads it; empty without one."""
+    words = [
+        word for argument in engine_args for word in (argument.split("=", 1) if argument[:1] == "-" else [argument])
+    ]
+    named = [
+        value.lower()
+        for name, value in pairwise(words)
+        if len(name) > len("--l") and LOAD_FORMAT.startswith(name.replace("_", "-"))
+    ]
+    return named[-1] if named else ""
+
+
 def check_gang(slots: int, pool: Pool) -> None:
-    """Raise PreflightError if no node of the pool has as many slots as one replica takes."""
-    most = max(map(len, _memory_of_nodes(pool)), default=slots)
+    """Raise PreflightError if no node of the pool has as many slots as one replica takes, quarantined ones included."""
+    most = (
+        Node.objects.filter(pool=pool).annotate(slot_count=Count("slots")).aggregate(most=Max("slot_count"))["most"]
+        or slots
+    )
     if most < slots:
         raise PreflightError(
             f"A replica would take {slots} slots of one node, and no node of pool {pool.name} has more than {most}.",
@@ -147,7 +166,7 @@ def _memory_of_nodes(pool: Pool) -> list[list[int]]:
     return [sorted(each, reverse=True) for each in found.values()]
 
 
-def _check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
+def check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
     """Raise PreflightError if the weights alone are larger than the slots of one node that a replica takes."""
     gangs = [each[:slots] for each in _memory_of_nodes(pool) if len(each) >= slots and all(each[:slots])]
     largest = max(map(sum, gangs), default=None)

@@ -26,7 +26,7 @@ from hearth.cli import models
 from hearth.cli.main import hearth
 from hearth.instance.start_options import FILE_NAME, StartOptions
 from hearth.provisioning import first_run
-from hearth.provisioning.deploy import deploy
+from hearth.provisioning.deploy import deploy, resize
 from hearth.provisioning.model_source import ModelSpec, deployment_name
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
@@ -168,6 +168,10 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
     assert again.slots_per_replica == 3
     replica.refresh_from_db()
     assert replica.desired_state == "stopped"  # one of another size takes its place
+    with pytest.raises(PreflightError, match="3 MiB of weights, and the largest slot"):
+        resize(SYSTEM, again, replicas=None, slots_per_replica=1, tenants=None)
+    Slot.objects.filter(index=2).update(health=Slot.Health.QUARANTINED)
+    assert resize(SYSTEM, again, replicas=0, slots_per_replica=None, tenants=None).max_replicas == 0
     with pytest.raises(PreflightError, match=r"no node of pool .* has more than 3"):
         deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=4), 1)
     assert Deployment.objects.get(id=made.id).slots_per_replica == 3
@@ -290,6 +294,7 @@ def test_the_tiny_model_needs_no_source_to_be_deployed_again() -> None:
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--tensor_parallel", "2")), "--slots-per-replica"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("-tp=2",)), "--slots-per-replica"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--load-format=pt",)), "--allow-pickle"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--load_form", "PT")), "--allow-pickle"),
         (ModelSpec(source=hub.MODEL, engine="simulated", commit="main"), "Leave --revision out"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--revision=main",)), "hearth deploy --revision"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--max-model-len", "9")), "--context-tokens"),
