@@ -93,4 +93,6 @@ async def test_each_conversation_stays_with_one_policy_until_the_comparison_ends
         cached, computed = sum(end.cached_prompt_tokens for end in own), sum(end.prompt_tokens for end in own)
         hit_rate, ttft = arm.metrics["hit_rate"], arm.metrics["ttft_p50_ms"]
         assert hit_rate is not None and hit_rate.value == cached / (cached + computed) > 0
-        assert ttft is not None and ttft.value in {end.ttft_ms for end in own}
+        times = sorted(end.ttft_ms for end in own if end.ttft_ms is not None)
+        assert ttft is not None
+        assert ttft.value == pytest.approx(times[(len(times) - 1) // 2], rel=0.011)  # to a step of 1 %
