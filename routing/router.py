@@ -32,8 +32,8 @@ FROM_PEERS = 0.8
 DEFAULT_PREFIXES = 1 << 22
 DEFAULT_SESSIONS = 1 << 17
 LOOK_SECONDS = 1.0
-#: A replica that is newer than its fellows is expected to get as many requests as they; a third of that expectation is
-#: left after so many seconds. Tried out in simulation.
+#: A replica that is newer than the others is expected to get as many requests as they do. After this many seconds a
+#: third of that expectation is left. Chosen by simulation.
 NEW_SECONDS = 60.0
 #: Where no model says how long a prompt may be.
 MOST_PROMPT_TOKENS = 1 << 31

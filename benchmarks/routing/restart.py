@@ -26,7 +26,7 @@ from benchmarks.routing.workloads import USUAL_REPLICAS, Draw
 WORKLOADS: dict[str, Draw] = {"agents": workloads.agents, "hot-prompt": partial(workloads.hot_prompt, requests=6000)}
 POLICIES = (HEARTH, "least-loaded", "llm-d")
 RESTART = Restart(replica=0, at=40.0, back_at=50.0)
-#: Shares are of windows of so many seconds, of which one begins each second.
+#: Seconds over which a share is taken. Such a window begins every second.
 WINDOW_SECONDS = 5
 #: How long the replica is watched, and from which part of an equal share on it carries its share.
 WATCHED_SECONDS = 40
@@ -39,11 +39,11 @@ class Recovery:
 
     workload: str
     policy: str
-    #: Of the requests that are sent; of those that run; and of the work of the engines.
+    #: Its share of the requests sent, of the requests that run, and of the prompt tokens computed.
     sent: float | None
     running: float | None
     work: float | None
-    #: 90 of 100 requests sent while the replica is watched begin within so many seconds; and without a restart.
+    #: Time to the first token, seconds, of requests sent while the replica is watched; and the same without a restart.
     p90: float
     calm_p90: float
 

@@ -172,7 +172,7 @@ def prefix_repetition(rate: float, random: Random) -> Workload:
 def adversarial(rate: float, random: Random) -> Workload:
     """Return sessions of agents beside a tenant that sends 16 prompts of 8,000 tokens at once, every ten seconds.
 
-    In every other burst they share nothing; in the rest they share 6,000 tokens, which nobody has computed before.
+    The prompts of one burst share nothing, those of the next share 6,000 tokens that no engine has computed before.
     """
     sessions = agents(rate / 2, random).conversations
     names = itertools.count(1 + max(block for each in sessions for turn in each.turns for block in turn.blocks))

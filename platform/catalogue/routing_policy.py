@@ -78,7 +78,7 @@ def make(name: str, weights: dict[str, float] | None = None) -> RoutingPolicy:
 
 
 Arm = Literal["A", "B"]
-#: Conversations are divided into so many groups; an arm of a comparison is some of them.
+#: How many groups conversations are divided into. Each arm of a comparison has some of these groups.
 GROUPS = 10_000
 
 

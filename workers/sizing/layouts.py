@@ -22,7 +22,7 @@ RUNTIME_BYTES, LINKS_BYTES = int(1.3 * GIB), int(0.5 * GIB)
 #: Tokens that a step computes and sequences that a batch has, vLLM's defaults; GPUs with much memory compute more.
 STEP_TOKENS, LARGE_STEP_TOKENS, LARGE_GPU_BYTES = 2048, 8192, 70 * GIB
 BATCH_SEQUENCES, LARGE_BATCH_SEQUENCES = 256, 1024
-#: Without a wish for the context: so many sequences of so many tokens must fit at least.
+#: How many sequences of how many tokens must fit at least, where no context is asked for.
 LEAST_SEQUENCES, LEAST_CONTEXT_TOKENS = 8, 8192
 #: A proposed context that is smaller than the model's is a multiple of this.
 CONTEXT_STEP_TOKENS = 1024
@@ -93,7 +93,7 @@ def replicas_for(shape: ModelShape, layout: Layout, requests: int, tokens: int, 
 
 
 def _divides(shape: ModelShape, gpus: int) -> bool:
-    """Say whether vLLM divides a model's heads among so many GPUs: those of the cache it divides, or repeats evenly."""
+    """Return whether vLLM can divide a model's heads among ``gpus``. It divides those of the cache, or repeats them."""
     return shape.heads % gpus == 0 and (shape.kv_heads % gpus == 0 or gpus % shape.kv_heads == 0)
 
 

@@ -19,15 +19,15 @@ from catalogue.routing_policy import Comparison
 from tenants.ids import first_id_at
 
 RESAMPLES = 1000
-#: Groups of conversations are drawn together in so many batches at most, so that memory and time do not grow with the
-#: requests; and with fewer groups than LEAST_GROUPS there is no interval, because it would be too narrow.
+#: A resample draws batches of groups, at most this many, so that memory and time do not grow with the requests. With
+#: fewer groups than LEAST_GROUPS there is no interval, because it would be too narrow.
 BATCHES = 200
 LEAST_GROUPS = 20
 #: Times are counted in steps of 1 %.
 STEP = log(1.01)
 #: The shares of resamples below and above the interval.
 TAIL = 0.025
-#: A request may have waited so long before it got its arm.
+#: The longest that a request may have waited before it got its arm.
 LONGEST_WAIT = timedelta(hours=1)
 PERCENTILES = {"ttft_p50_ms": 0.5, "ttft_p90_ms": 0.9, "ttft_p99_ms": 0.99}
 #: Cached share of prompt tokens; time to the first token of streams; output tokens per second of a request's duration;
@@ -184,7 +184,7 @@ class _Sample:
                     self.resampled[name].append(value)
 
     def _metrics(self, weights: Mapping[int, int]) -> dict[str, float | None]:
-        """Return each metric with every batch counted so many times."""
+        """Return each metric with every batch counted as often as its weight says."""
         total = _Sums()
         for batch, weight in weights.items():
             total.add_sums(self._sums[batch], weight)
@@ -232,7 +232,7 @@ class _Sums:
         self.amount += request.amount_pico or 0
 
     def add_sums(self, other: _Sums, weight: int) -> None:
-        """Count those of another so many times."""
+        """Count the requests of another ``weight`` times."""
         if weight:
             self.requests += weight * other.requests
             self.computed += weight * other.computed

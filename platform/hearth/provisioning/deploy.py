@@ -94,7 +94,7 @@ def resize(
 
 
 def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:
-    """Raise PreflightError if the weights of what is served do not fit into so many slots, or cannot be looked up."""
+    """Raise PreflightError if the weights of what is served do not fit into ``slots``, or cannot be looked up."""
     if revision.engine == "vllm" and not is_tiny(revision.source):
         files = model_files.find(revision.source, commit_of(revision.engine_args))
         model_checks.check_fit(files, pool, slots)
