@@ -1,4 +1,7 @@
-"""A stand-in for the Hugging Face Hub: one model with two commits, over its HTTP API. No network is used."""
+"""A stand-in for the Hugging Face Hub: one model with two commits, over its HTTP API. No network is used.
+
+A file of LARGE_BYTES or more is one of Git LFS, as weights are: the hub says its SHA-256 and sends parts of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import hashlib
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 MODEL = "org/known"
 OLD, NEW = "a" * 40, "b" * 40
+LARGE_BYTES = 64 * 1024
 
 
 @dataclass
@@ -25,6 +30,19 @@ class Hub:
     branches: dict[str, str] = field(default_factory=lambda: {"main": OLD})
     #: Files that were sent: the revision that was named, and the name.
     sent: list[tuple[str, str]] = field(default_factory=list)
+    #: Where each large file that was sent began.
+    begun_at: list[int] = field(default_factory=list)
+    #: The tokens that were sent, in the order of the requests; None for none.
+    tokens: list[str | None] = field(default_factory=list)
+    #: Only this token may read the model; empty: everybody may.
+    gated: str = ""
+    #: Names of files that are sent with other bytes than their SHA-256 says.
+    corrupt: set[str] = field(default_factory=set)
+    #: Other sizes than the files have, as the model's list says them.
+    listed_sizes: dict[str, int] = field(default_factory=dict)
+    #: Large files stop after so many bytes of a response until ``go_on`` is set.
+    pause_after_bytes: int | None = None
+    go_on: threading.Event = field(default_factory=threading.Event)
 
     def commit(self, revision: str) -> str | None:
         """Return the commit of a branch or of a commit."""
@@ -35,12 +53,14 @@ class Hub:
 def running(folder: Path) -> Iterator[Hub]:
     """Serve the files of a folder as MODEL."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
     server.hub = hub = Hub(f"http://127.0.0.1:{server.server_address[1]}", folder)  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         yield hub
     finally:
+        hub.go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -62,25 +82,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self) -> None:
         hub: Hub = self.server.hub  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
-        if path.startswith(f"/{MODEL}/resolve/"):
-            revision, _, name = path.removeprefix(f"/{MODEL}/resolve/").partition("/")
-            self._file(hub, revision, name)
-            return
-        api = f"/api/models/{MODEL}"
-        if not path.startswith(api):
+        resolve, api = f"/{MODEL}/resolve/", f"/api/models/{MODEL}"
+        if not path.startswith((resolve, api)):
             self._error(404, "RepoNotFound")
+            return
+        sent = self.headers.get("Authorization")
+        hub.tokens.append(sent.removeprefix("Bearer ") if sent else None)
+        if hub.gated and hub.tokens[-1] != hub.gated:
+            self._error(403 if sent else 401, "GatedRepo")
+            return
+        if path.startswith(resolve):
+            revision, _, name = path.removeprefix(resolve).partition("/")
+            self._file(hub, revision, name)
             return
         what, _, revision = path.removeprefix(api).strip("/").partition("/")
         commit = hub.commit(revision.split("/")[0] or "main")
         if commit is None:
             self._error(404, "RevisionNotFound")
             return
-        found = [file for file in sorted(hub.folder.rglob("*")) if file.is_file()]
-        files = [(file.relative_to(hub.folder).as_posix(), file.stat().st_size) for file in found]
+        files = [file for file in sorted(hub.folder.rglob("*")) if file.is_file()]
         if what in {"tree", "paths-info"}:
-            self._json([{"type": "file", "path": name, "size": size, "oid": commit} for name, size in files])
+            self._json([{"type": "file", "path": name} | facts for name, facts in _described(hub, files)])
         else:
-            siblings = [{"rfilename": name, "size": size} for name, size in files]
+            siblings = [{"rfilename": name} | facts for name, facts in _described(hub, files)]
             self._json({"id": MODEL, "sha": commit, "siblings": siblings})
 
     def _file(self, hub: Hub, revision: str, name: str) -> None:
@@ -89,9 +113,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._error(404, "RevisionNotFound" if commit is None else "EntryNotFound", commit)
             return
         content = file.read_bytes()
+        headers = {"ETag": f'"{_sha256(file)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if name in hub.corrupt:
+            content = content[:-1] + bytes([content[-1] ^ 1])
         if self.command == "GET":
             hub.sent.append((revision, name))
-        self._send(200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit})
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        begin = int(asked[1]) if asked else 0
+        if len(content) >= LARGE_BYTES and self.command == "GET":
+            hub.begun_at.append(begin)
+        if begin:
+            headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+        self._send(206 if begin else 200, content[begin:], headers)
 
     def _json(self, found: object) -> None:
         self._send(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
@@ -100,12 +133,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(status, b"{}", {"X-Error-Code": code} | ({"X-Repo-Commit": commit} if commit else {}))
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        hub: Hub = self.server.hub  # type: ignore[attr-defined]
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command == "HEAD":
+            return
+        paused = hub.pause_after_bytes if len(body) >= LARGE_BYTES else None
+        with contextlib.suppress(ConnectionError):  # the client may have been killed
+            self.wfile.write(body[:paused])
+            self.wfile.flush()
+            if paused is not None:
+                hub.go_on.wait()
+                self.wfile.write(body[paused:])
 
     def log_message(self, format: str, *args: object) -> None:
         """Write no log."""
+
+
+def _described(hub: Hub, files: list[Path]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the name of each file and what the hub says of it."""
+    for file in files:
+        name = file.relative_to(hub.folder).as_posix()
+        size = hub.listed_sizes.get(name, file.stat().st_size)
+        facts: dict[str, object] = {"size": size, "oid": "c" * 40, "blobId": "c" * 40}
+        if size >= LARGE_BYTES:
+            lfs = {"size": size, "pointerSize": 134}
+            facts["lfs"] = lfs | {"sha256": _sha256(file), "oid": _sha256(file)}
+        yield name, facts
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -97,6 +97,8 @@ class AgentCounters:
     promoted: int = 0
     promotions_failed: int = 0
     slots_quarantined: int = 0
+    weights_bytes: int = 0
+    weights_failed: int = 0
 
 
 class AgentCollector(Collector):
@@ -126,6 +128,16 @@ class AgentCollector(Collector):
         )
         yield CounterMetricFamily(
             "hearth_slots_quarantined", "Slots taken out of use.", sum(each.slots_quarantined for each in done)
+        )
+        yield CounterMetricFamily(
+            "hearth_weights_fetched_bytes",
+            "Bytes of models that came onto the node's disk.",
+            sum(each.weights_bytes for each in done),
+        )
+        yield CounterMetricFamily(
+            "hearth_weights_failures",
+            "Attempts to fetch a model's files that failed.",
+            sum(each.weights_failed for each in done),
         )
 
 

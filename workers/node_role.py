@@ -36,6 +36,8 @@ READ = (
     "workers_deploymentpool",
     "workers_gatewayload",
     "workers_scaledecision",
+    "workers_weights",
+    "workers_hubtoken",
     "tenants_tenant",
     "tenants_project",
     "tenants_auditentry",
@@ -68,11 +70,17 @@ UPDATE: Mapping[str, str] = {
         "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "
         "waiting_requests, kv_usage, cache_tokens, max_requests, cached_blocks, observed_at, engine_key"
     ),
+    "workers_weights": "state, state_since, bytes_done, bytes_total, folder, error, attempts, next_attempt_at",
     "billing_waloffset": 'node, segment, "offset", updated_at',
 }
 
 _OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_user)"
 _OWN_REPLICAS = f"(SELECT id FROM workers_replica WHERE node_id = {_OWN_NODE})"
+#: Whose files the node fetches.
+_FETCHED_MODELS = (
+    "(SELECT revision.model_id FROM catalogue_modelrevision revision "
+    f"JOIN workers_weights weights ON weights.revision_id = revision.id WHERE weights.node_id = {_OWN_NODE})"
+)
 _PLATFORM = "(SELECT id FROM tenants_tenant WHERE slug = 'platform')"
 _DECLARED = "action = 'cluster.secrets_declared'"
 # Not IN, which PostgreSQL writes in another way once it was dumped and restored.
@@ -110,6 +118,8 @@ def policies() -> Iterator[Policy]:
         yield Policy("workers_slot", command, own)
     yield Policy("workers_placeholder", "UPDATE", own)
     yield Policy("workers_replica", "UPDATE", own)
+    yield Policy("workers_weights", "UPDATE", own)
+    yield Policy("workers_hubtoken", "SELECT", f"model_id IN {_FETCHED_MODELS}")
     yield Policy("workers_slotlease", "UPDATE", f"slot_id IN (SELECT id FROM workers_slot WHERE node_id = {_OWN_NODE})")
     yield Policy("workers_replicaevent", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
     yield Policy("workers_starttime", "INSERT", f"replica_id IN {_OWN_REPLICAS}")

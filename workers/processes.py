@@ -41,26 +41,34 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def launch(command: Sequence[str], *, log_path: Path, environment: Mapping[str, str]) -> ProcessIdentity:
-    """Start a program in its own session, without input, and append both its outputs to ``log_path``.
+def launch(
+    command: Sequence[str], *, log_path: Path, environment: Mapping[str, str], given: bytes = b""
+) -> ProcessIdentity:
+    """Start a program in its own session, with ``given`` as its input, and append both its outputs to ``log_path``.
 
-    It is a child of this process and stays a zombie after its end until :func:`collect`. Raises OSError if the program
-    cannot be run; a program that ends at once is not an error here.
+    ``given`` must fit into a pipe, which holds 64 KiB. The program is a child of this process and stays a zombie after
+    its end until :func:`collect`. Raises OSError if it cannot be run; a program that ends at once is not an error here.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    pid = os.posix_spawn(
-        command[0],
-        list(command),
-        dict(environment),
-        file_actions=(
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log_path), flags, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ),
-        setsid=True,
-        setsigmask=(),
-        setsigdef=DEFAULT_SIGNALS,
-    )
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(given)
+        pid = os.posix_spawn(
+            command[0],
+            list(command),
+            dict(environment),
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, reader, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log_path), flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ),
+            setsid=True,
+            setsigmask=(),
+            setsigdef=DEFAULT_SIGNALS,
+        )
+    finally:
+        os.close(reader)
     stat = _read_stat(pid)
     assert stat is not None, "a child keeps its entry until its parent collects it"
     return ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)

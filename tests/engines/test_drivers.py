@@ -118,9 +118,24 @@ def test_internal_sockets_are_in_the_agents_folder_if_its_path_leaves_room(
     assert command.env.get("VLLM_RPC_BASE_PATH") == (str(folder) if is_used else None)
 
 
-@pytest.mark.parametrize(("model", "offline"), [("", "1"), ("org/name", None)])
-def test_only_a_folder_is_served_offline(tmp_path: Path, model: str, offline: str | None) -> None:
-    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, model_path=model or str(tmp_path)))
+@pytest.mark.parametrize(
+    ("model", "engine_args", "offline"),
+    [
+        ("", (), "1"),
+        ("org/name", (), None),
+        ("org/name", ("--revision", "a" * 40), "1"),
+        ("org/name", ("--revision", "a" * 40, "--tokenizer-mode", "slow"), "1"),
+        ("org/name", ("--revision", "a" * 40, "--tokenizer", "org/other"), None),
+        ("org/name", ("--revision", "a" * 40, "--spec={}"), None),
+        ("org/name", ("--revision", "a" * 40, "-sc", "{}"), None),
+        ("org/name", ("--revision", "a" * 40, "--trust_remote_code"), None),
+    ],
+)
+def test_what_needs_nothing_of_the_hub_is_served_offline(
+    tmp_path: Path, model: str, engine_args: tuple[str, ...], offline: str | None
+) -> None:
+    spec = spec_for(tmp_path, model_path=model or str(tmp_path), engine_args=engine_args)
+    command = vllm(EngineKind.VLLM_CPU).command(spec)
     assert command.env.get("HF_HUB_OFFLINE") == offline
 
 

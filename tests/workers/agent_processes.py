@@ -51,6 +51,7 @@ QUICK = Timeouts(
     sweep_seconds=0.5,
     engine_shutdown_seconds=1.0,
     kill_after_seconds=3.0,
+    fetch_backoff_first_seconds=0.1,
 )
 
 

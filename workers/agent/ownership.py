@@ -24,6 +24,9 @@ from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows
 from workers.agent.store.replica_rows import NodeRows, ReplicaRow
 from workers.agent.timeouts import Timeouts
 from workers.agent.wakeup import WakeEvent
+from workers.agent.weights.fetch_processes import FetchProcesses
+from workers.agent.weights.lifecycle import WeightsLifecycle
+from workers.agent.weights.weights_rows import WeightsRows
 from workers.devices.errors import DeviceError
 from workers.devices.provider import Device, DeviceProvider
 from workers.engines.errors import EngineError
@@ -65,6 +68,10 @@ class NodeOwnership:
         prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
         probes = ProbeSchedule(prober, wake_event, timeouts)
         self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, probes, wake_event, timeouts)
+        self._weights_rows = WeightsRows(rows)
+        self._weights = WeightsLifecycle(
+            self._weights_rows, FetchProcesses(self._paths), wake_event, timeouts, counters
+        )
         self._swept_at = self._looked_at = time.monotonic()
 
     def begin(self) -> int:
@@ -79,11 +86,12 @@ class NodeOwnership:
             self._replicas.keep(engine)
         for zygote in (*found.zygotes, *(zygote for _, zygote in found.mid_promotion)):
             self._placeholders.keep(zygote)
+        fetches = self._weights.adopt()
         self._sweep()
         old_relay.end(self._paths)
         self._finish_promotions(found, rows)
         self._check_devices()
-        adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion)
+        adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion) + fetches
         self._counters.adopted += adopted
         return adopted
 
@@ -101,6 +109,7 @@ class NodeOwnership:
         for row in rows:
             with _isolated(f"replica {row.replica_id}"):
                 self._replicas.step(row)
+        self._fetch_weights()
         self._placeholders.end_all_but(placeholders)
         self._replicas.kill_all_but({row.replica_id for row in rows})
         self._slot_guard.forget_all_but(
@@ -115,6 +124,13 @@ class NodeOwnership:
             self._sweep()
         return self._pause_seconds(rows, placeholders)
 
+    def _fetch_weights(self) -> None:
+        rows = self._weights_rows.all()
+        self._weights.end_all_but(rows)
+        for row in rows:
+            with _isolated(f"weights of {row.source}"):
+                self._weights.step(row)
+
     def _pause_seconds(self, rows: list[ReplicaRow], placeholders: list[PlaceholderRow]) -> float:
         if any(row.state in {"requested", "warming", "evicting"} for row in placeholders):
             return self._timeouts.eager_probe_seconds
@@ -123,7 +139,8 @@ class NodeOwnership:
     def _sweep(self) -> None:
         engines = (engine.record.process for engine in self._replicas.engines)
         zygotes = (zygote.record.process for zygote in self._placeholders.zygotes)
-        self._counters.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes))
+        fetches = (fetch.record.process for fetch in self._weights.fetches)
+        self._counters.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes, *fetches))
         self._paths.tend_logs()
         self._paths.drop_old_sockets()
 

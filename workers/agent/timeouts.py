@@ -27,6 +27,9 @@ class Timeouts:
     healthy_seconds: float = 60.0
     backoff_first_seconds: float = 2.0
     backoff_cap_seconds: float = 60.0
+    #: Between attempts to fetch a model's files: the hub limits requests, and a licence or a disk waits for a person.
+    fetch_backoff_first_seconds: float = 10.0
+    fetch_backoff_cap_seconds: float = 600.0
     #: Gateways read within this time that a replica drains; its request counts are not final before.
     drain_least_seconds: float = 1.0
     #: A leased slot that is still in use by an earlier process after this time is quarantined.
@@ -45,5 +48,13 @@ class Timeouts:
 
 def backoff_seconds(timeouts: Timeouts, attempts: int, jitter: float) -> float:
     """Return the delay after ``attempts`` failures: doubling, capped, times 0.8 to 1.2 for ``jitter`` 0 to 1."""
-    doubled = timeouts.backoff_first_seconds * 2.0 ** min(attempts - 1, 16)
-    return min(timeouts.backoff_cap_seconds, doubled) * (0.8 + 0.4 * jitter)
+    return _doubled(timeouts.backoff_first_seconds, timeouts.backoff_cap_seconds, attempts, jitter)
+
+
+def fetch_backoff_seconds(timeouts: Timeouts, attempts: int, jitter: float) -> float:
+    """Return the delay after ``attempts`` failed fetches, as :func:`backoff_seconds` does."""
+    return _doubled(timeouts.fetch_backoff_first_seconds, timeouts.fetch_backoff_cap_seconds, attempts, jitter)
+
+
+def _doubled(first_seconds: float, cap_seconds: float, attempts: int, jitter: float) -> float:
+    return min(cap_seconds, first_seconds * 2.0 ** min(attempts - 1, 16)) * (0.8 + 0.4 * jitter)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from workers.engines import zygote
+from workers.engines.arguments import is_offline
 from workers.engines.model_families import STRICT_ARGS
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
@@ -80,17 +81,12 @@ class EngineSpec:
         return f"http://{self.host}:{self.port}"
 
 
-def is_folder(source: str) -> bool:
-    """Return whether a model's source is an absolute folder and not a Hugging Face id."""
-    return source.startswith("/")
-
-
-def import_class(engine: str, source: str) -> str:
+def import_class(engine: str, source: str, engine_args: Sequence[str]) -> str:
     """Return what a zygote for this model is fixed to while it imports: it becomes only models of the same class.
 
-    vLLM reads HF_HUB_OFFLINE then, which is set for a model in a folder.
+    vLLM reads HF_HUB_OFFLINE then, which is set for a model whose files are all on the node.
     """
-    return f"{engine}, offline" if engine == "vllm" and is_folder(source) else engine
+    return f"{engine}, offline" if is_offline(engine, source, engine_args) else engine
 
 
 def serves_embeddings(engine_args: Sequence[str]) -> bool:

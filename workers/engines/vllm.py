@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines import environment
-from workers.engines.driver import EngineCommand, EngineSpec, is_folder, zygote_command
+from workers.engines.arguments import is_offline
+from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable
 
@@ -104,7 +105,7 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         # An allowed host could redirect to one that is not allowed.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }
-    if is_folder(spec.model_path):
+    if is_offline("vllm", spec.model_path, spec.engine_args):
         env["HF_HUB_OFFLINE"] = "1"
     if spec.sockets is not None and len(os.fsencode(spec.sockets)) <= LONGEST_SOCKETS_BYTES:
         env["VLLM_RPC_BASE_PATH"] = str(spec.sockets)

@@ -1,6 +1,6 @@
 """The fleet at one moment, read from the database: what ``celery fleet``, ``celery inspect``, pages and API show.
 
-Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Eleven
+Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Twelve
 queries, whatever the size of the fleet.
 """
 
@@ -27,10 +27,11 @@ from django.db.models.functions import Now
 
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
-from workers.fleet import history
+from workers.fleet import history, weights
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
 from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
+from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler.reconciler import ENDED
 from workers.serving import gateway_load, start_times
@@ -247,6 +248,8 @@ class DeploymentStatus:
     starts: tuple[StartSummary, ...]
     #: Desired replicas that have no slot, and find none on the nodes of its pools now.
     without_slot: int
+    #: Its model's files by node; empty if no node has to fetch them.
+    weights: tuple[WeightsStatus, ...] = ()
 
     @property
     def shortage(self) -> str:
@@ -257,6 +260,16 @@ class DeploymentStatus:
         kind = "replicas" if self.desired > 1 else "replica"
         pools = ", ".join(self.pools) or "no pool"
         return f"no slot is free for {of_them} {kind}; add a node to {pools}, free slots there, or desire fewer"
+
+    @property
+    def fetching(self) -> str:
+        """Return which nodes do not have the model's files yet, and why, or an empty text."""
+        return "; ".join(each.words for each in self.weights if not each.is_ready)
+
+    @property
+    def obstacles(self) -> str:
+        """Return what keeps desired replicas from being placed: files, slots, or an empty text."""
+        return "; ".join(filter(None, (self.shortage, self.fetching)))
 
     @property
     def ready(self) -> int:
@@ -495,9 +508,9 @@ def _running_comparison(row: Deployment) -> Comparison | None:
     return comparison if comparison is not None and comparison.until > time.time() else None
 
 
-def without_slot(deployment: str) -> str:
-    """Return the shortage of a deployment's slots in words, or an empty text; see ``DeploymentStatus.shortage``."""
-    return next((each.shortage for each in read().deployments if each.name == deployment), "")
+def obstacles(deployment: str) -> str:
+    """Return what keeps a deployment's replicas from being placed, or an empty text; ``DeploymentStatus.obstacles``."""
+    return next((each.obstacles for each in read().deployments if each.name == deployment), "")
 
 
 def _without_slot(row: Deployment, replicas: Sequence[ReplicaStatus], pools: Sequence[PoolStatus]) -> int:
@@ -515,7 +528,7 @@ def _deployments(
     measured: Summaries,
     pools: Sequence[PoolStatus],
 ) -> Iterable[DeploymentStatus]:
-    demand = gateway_load.demand()
+    demand, fetched = gateway_load.demand(), weights.by_revision()
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
         by_name[replica.deployment].append(replica)
@@ -538,4 +551,5 @@ def _deployments(
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
             without_slot=_without_slot(row, by_name[row.name], pools),
+            weights=fetched.get(row.revision_id, ()),
         )

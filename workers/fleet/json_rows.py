@@ -141,6 +141,20 @@ def deployments(fleet: Fleet) -> list[Row]:
     ]
 
 
+def weights(fleet: Fleet) -> list[Row]:
+    """Return the files of models that nodes have or fetch, by deployment and node. ``words`` says how far they are."""
+    copied = ("model", "node", "state", "bytes_done", "bytes_total", "attempts", "folder", "error", "retry_seconds")
+    return [
+        {
+            "deployment": deployment.name,
+            **{name: getattr(each, name) for name in copied},
+            "words": each.words,
+        }
+        for deployment in fleet.deployments
+        for each in deployment.weights
+    ]
+
+
 def starts(fleet: Fleet) -> list[Row]:
     """Return the newest starts of each deployment's revision by level, coldest first, up to the first canary token."""
     return [

@@ -13,15 +13,16 @@ import msgspec
 from django.db import transaction
 
 from catalogue import routing_policy
+from catalogue.models import ModelRevision
 from catalogue.routing_policy import RoutingPolicy
 from tenants import audit
 from tenants.audit import Actor
 from workers import tasks
-from workers.engines.driver import is_folder
+from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
 from workers.fleet import deployments, inventory, lookup
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
-from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases
+from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases, weights
 from workers.serving import endpoints
 
 #: Most placeholders that a pool can keep on each node.
@@ -61,7 +62,7 @@ def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = Non
     row = deployments.scale(actor, deployment, minimum, maximum)
     tasks.hint(())
     bounds = f"{row.min_replicas} to {row.max_replicas}" if row.min_replicas < row.max_replicas else row.max_replicas
-    shortage = inventory.without_slot(row.name)
+    shortage = inventory.obstacles(row.name)
     return Effect(
         target=f"deployment {row.name}",
         changed=(known.min_replicas, known.max_replicas) != (row.min_replicas, row.max_replicas),
@@ -324,13 +325,13 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
     elif row.engine != engine:
         why = f"it has imported {row.engine}, and {target.name} runs on {engine}"
     elif promotion.offered(row) != promotion.needed(target.revision):
-        why = (
-            f"it has imported its engine for {_source_kind(row)}, and {target.name} is {_kind(target.revision.source)}"
-        )
+        why = f"it has imported its engine for {_kind_of(row)}, and {target.name} is {_kind(target.revision)}"
     elif not promotion.fits_devices(target.slots_per_replica, row.node.pool.kind):
         why = f"its process sees one GPU, and a replica of {target.name} takes {target.slots_per_replica}"
     elif row.node.pool.name not in pools:
         why, instead = f"{target.name} does not run in pool {row.node.pool.name}", f"its pools are {', '.join(pools)}"
+    elif not weights.are_ready(target.revision, row.node_id):
+        why, instead = f"node {row.node.name} does not have the files of {target.name} yet", "wait until it has"
     elif row.node.cordoned:
         why, instead = f"node {row.node.name} is cordoned", "uncordon it first"
     else:
@@ -338,13 +339,14 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
     raise Refused("placeholder", lookup.short(row.id), why, instead)
 
 
-def _source_kind(row: Placeholder) -> str:
-    return _kind(row.deployment.revision.source if row.deployment else "")
+def _kind_of(row: Placeholder) -> str:
+    return _kind(row.deployment.revision) if row.deployment else "no model"
 
 
-def _kind(source: str) -> str:
-    """Return a model's source in words: vLLM imports with HF_HUB_OFFLINE for a folder, and without it for an id."""
-    return "a model in a folder" if is_folder(source) else "a model of Hugging Face"
+def _kind(revision: ModelRevision) -> str:
+    """Return in words whether vLLM imports with HF_HUB_OFFLINE, as for a model whose files are all on the node."""
+    offline = is_offline(revision.engine, revision.source, revision.engine_args)
+    return "a model without access to the hub" if offline else "a model with access to the hub"
 
 
 def _room_for_one_more(target: Deployment) -> int:

@@ -8,12 +8,14 @@ from workers.models.nodes import Level, Node, Pool, Slot
 from workers.models.placeholders import Placeholder, SlotLease
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.scaling import GatewayLoad, ScaleDecision
+from workers.models.weights import HubToken, Weights
 
 __all__ = [
     "DeferredRequest",
     "Deployment",
     "DeploymentPool",
     "GatewayLoad",
+    "HubToken",
     "Level",
     "Node",
     "Placeholder",
@@ -24,4 +26,5 @@ __all__ = [
     "Slot",
     "SlotLease",
     "StartTime",
+    "Weights",
 ]

@@ -66,6 +66,12 @@ class DeploymentView:
     import_class: str
     slots_per_replica: int = 1
     prepared: Mapping[UUID, int] = field(default_factory=dict)
+    #: By node, whether it has the model's files; None if no node has to fetch them.
+    weights: Mapping[UUID, bool] | None = None
+
+    def has_weights(self, node_id: UUID) -> bool:
+        """Return whether a replica can start on the node without waiting for files."""
+        return self.weights is None or self.weights.get(node_id, False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +96,8 @@ class _FreeSlots:
     def take_warming(self, deployment: DeploymentView) -> bool:
         """Reserve a zygote that will soon be able to become a replica of the deployment; False if there is none."""
         for node in self.nodes:
-            if node.pool_id in deployment.pool_ids and self.warming[node.id, deployment.import_class]:
+            offered = node.pool_id in deployment.pool_ids and deployment.has_weights(node.id)
+            if offered and self.warming[node.id, deployment.import_class]:
                 self.warming[node.id, deployment.import_class] -= 1
                 return True
         return False
@@ -108,8 +115,18 @@ class _FreeSlots:
             if node.pool_id == pool_id
             and node.id not in refused
             and self.slots[node.id] >= deployment.slots_per_replica
+            and deployment.has_weights(node.id)
         ]
         return min(offered, key=lambda node: self._cost(node, deployment), default=None)
+
+    def is_fetching(self, deployment: DeploymentView) -> bool:
+        """Return whether a node that has slots for a replica lacks only the model's files."""
+        return any(
+            node.pool_id in deployment.pool_ids
+            and self.slots[node.id] >= deployment.slots_per_replica
+            and not deployment.has_weights(node.id)
+            for node in self.nodes
+        )
 
     def take(self, node: NodeView, deployment: DeploymentView) -> None:
         """Subtract a replica's slots from what the node has."""
@@ -192,7 +209,7 @@ def _fill(
     """Return nodes for the missing replicas, as far as there are any, and how many replicas wait.
 
     Prepared pools come first, then all in order. A ``patient`` replica that would evict a zygote that is nearly warm
-    waits for it instead: a promotion is faster than the cold start on its slot.
+    waits for it instead: a promotion is faster than the cold start on its slot. It waits for the model's files, too.
     """
     there = Counter(replica.pool_id for replica in working)
     prepared = [
@@ -211,6 +228,7 @@ def _fill(
             free_slots.take(node, deployment)
             chosen.append(node)
         elif wanted_pools is deployment.pool_ids:
+            waiting = max(waiting, patient) if free_slots.is_fetching(deployment) else waiting
             break
     return chosen, waiting
 

@@ -13,12 +13,15 @@ from workers.models import Deployment, Placeholder
 
 def needed(revision: ModelRevision) -> str:
     """Return the import class that a replica of the revision needs."""
-    return import_class(revision.engine, revision.source)
+    return import_class(revision.engine, revision.source, revision.engine_args)
 
 
 def offered(row: Placeholder) -> str:
     """Return the import class of a placeholder's zygote: that of the deployment it was warmed for."""
-    return import_class(row.engine, row.deployment.revision.source) if row.deployment else row.engine
+    if row.deployment is None:
+        return row.engine
+    revision = row.deployment.revision
+    return import_class(row.engine, revision.source, revision.engine_args)
 
 
 def fits_devices(slots_per_replica: int, pool_kind: str) -> bool:

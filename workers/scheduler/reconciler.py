@@ -15,9 +15,10 @@ from django.db import connection, transaction
 from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
 from django.db.models.functions import Now
 
+from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
-from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases
+from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases, weights
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import DeploymentView, NodeView, PlacementPlan, ReplicaView, StopReason, plan
 from workers.serving import endpoints
@@ -73,10 +74,12 @@ def tick() -> Outcome | None:
         return None
     lost = _mark_lost() if uptime >= DATABASE_GRACE else 0
     autoscaler.decide_all()
-    steps = plan(_deployments(), _nodes())
+    nodes = _nodes()
+    fetched, fetching = weights.renew(node.id for node in nodes)
+    steps = plan(_deployments(fetched), nodes)
     placed = _place(steps)
     filled = placeholder_pools.fill()
-    touched = placed | _stop(steps) | set(filled)
+    touched = placed | _stop(steps) | set(filled) | fetching
     names = Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True)
     return Outcome(
         placed=len(steps.place), stopped=len(steps.stop), lost=lost, placeholders=len(filled), nodes=tuple(names)
@@ -129,17 +132,18 @@ def _nodes() -> tuple[NodeView, ...]:
         .annotate(
             engine=F("lease__placeholder__engine"),
             source=F("lease__placeholder__deployment__revision__source"),
+            arguments=F("lease__placeholder__deployment__revision__engine_args"),
             target=F("lease__placeholder__target_level"),
         )
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
     warming: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine, source, target in leased:
+    for node_id, kind, state, level, engine, source, arguments, target in leased:
         slots[node_id][kind or "free"] += 1
         if (state, level) == (Placeholder.State.WARM, Level.H2):
-            warm[node_id][import_class(engine, source or "")] += 1
+            warm[node_id][import_class(engine, source or "", arguments or ())] += 1
         elif (state, target) in _WARMING:
-            warming[node_id][import_class(engine, source or "")] += 1
+            warming[node_id][import_class(engine, source or "", arguments or ())] += 1
     replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
     return tuple(
         NodeView(
@@ -156,7 +160,7 @@ def _nodes() -> tuple[NodeView, ...]:
     )
 
 
-def _deployments() -> tuple[DeploymentView, ...]:
+def _deployments(fetched: weights.Fetched) -> tuple[DeploymentView, ...]:
     links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
     for link in DeploymentPool.objects.order_by("sequence"):
         links[link.deployment_id].append(link)
@@ -187,9 +191,14 @@ def _deployments() -> tuple[DeploymentView, ...]:
             import_class=promotion.needed(row.revision),
             slots_per_replica=row.slots_per_replica,
             prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
+            weights=fetched.get(row.revision_id, {}) if _is_fetched(row) else None,
         )
         for row in Deployment.objects.select_related("revision").order_by("id")
     )
+
+
+def _is_fetched(row: Deployment) -> bool:
+    return is_fetched(row.revision.engine, row.revision.source, row.revision.engine_args)
 
 
 def _replaced_crashes() -> Counter[UUID]:

@@ -66,8 +66,7 @@ def etas() -> dict[UUID, float]:
     return {
         row.id: expected(
             measured.get(row.revision_id, ()),
-            coming.get(row.id)
-            or (Level.H2 if (row.id, import_class(row.revision.engine, row.revision.source)) in warm else Level.COLD),
+            coming.get(row.id) or (Level.H2 if (row.id, _import_class(row)) in warm else Level.COLD),
         )
         for row in rows
     }
@@ -85,15 +84,20 @@ def _coming() -> dict[UUID, str]:
     return dict(rows.order_by("id").values_list("deployment_id", "start_level"))
 
 
+def _import_class(row: Deployment) -> str:
+    return import_class(row.revision.engine, row.revision.source, row.revision.engine_args)
+
+
 def _warm() -> set[tuple[UUID, str]]:
     """Return (deployment, import class) for each deployment with such a warm placeholder in one of its pools."""
     pools: dict[UUID, list[UUID]] = defaultdict(list)
     for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
         pools[pool_id].append(deployment_id)
     warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
-    found = warm.values_list("node__pool_id", "engine", "deployment__revision__source").distinct()
+    revision = "deployment__revision"
+    found = warm.values_list("node__pool_id", "engine", f"{revision}__source", f"{revision}__engine_args").distinct()
     return {
-        (deployment_id, import_class(engine, source or ""))
-        for pool_id, engine, source in found
+        (deployment_id, import_class(engine, source or "", arguments or ()))
+        for pool_id, engine, source, arguments in found
         for deployment_id in pools[pool_id]
     }

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click.core import ParameterSource
@@ -37,6 +37,16 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
         return tuple(shlex.split(text))
     except ValueError as error:
         raise click.BadParameter(f"{error} in {text!r}.") from error
+
+
+def _token(context: click.Context, parameter: click.Parameter, file: TextIO | None) -> str | None:
+    """Return the first line of a file. Raises BadParameter if it is empty."""
+    if file is None:
+        return None
+    found = file.readline().strip()
+    if not found:
+        raise click.BadParameter(f"the first line of {file.name} is empty.")
+    return found
 
 
 @click.command(short_help="Serve a further model.")
@@ -74,6 +84,15 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
 )
 @click.option("--allow-remote-code", is_flag=True, help="Let --trust-remote-code run the model's own Python code.")
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are Python pickles, which can run code.")
+@click.option(
+    "--hub-token-file",
+    "hub_token",
+    type=click.File(),
+    callback=_token,
+    metavar="FILE",
+    help="Token with which a gated or private model is read on the hub: the first line of FILE, - for standard input. "
+    "Default: as before.",
+)
 @click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
 @click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
 @click.pass_context
@@ -92,7 +111,7 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
         made, spec = deploy_as_typed(context)
         from workers.fleet import inventory
 
-        lacking = inventory.without_slot(made.name)
+        lacking = inventory.obstacles(made.name)
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
     if lacking:
         print(f"{lacking[:1].upper()}{lacking[1:]}.")
@@ -105,6 +124,7 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     from hearth.provisioning import deploy as deployment  # its models need Django
     from hearth.provisioning.model_source import ModelSpec, is_tiny
     from tenants import audit
+    from workers.weights import hub_tokens
 
     given = dict(context.params)
     name, replicas, slots, source = (given.pop(each) for each in ("name", "replicas", "slots_per_replica", "source"))
@@ -113,6 +133,8 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     actor, found = audit.shell("hearth deploy"), deployment.served(name)
     if found is not None and source is None:
         if not any(context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in _CONTENT):
+            if (token := given.pop("hub_token")) is not None:
+                hub_tokens.store(actor, found.revision.model, token)
             made = deployment.resize(actor, found, replicas=replicas, slots_per_replica=slots, tenants=tenants)
             return made, None
         if not is_tiny(found.revision.source):
@@ -134,6 +156,7 @@ def model() -> None:
       hearth model rename qwen qwen3-8b
       hearth model alias qwen3-8b default
       hearth model share qwen3-8b --tenant acme --tenant globex
+      hearth model secret llama --file token.txt
       hearth model archive qwen3-8b
     """
 
@@ -205,6 +228,31 @@ def share(name: str, public: bool, private: bool, tenants: tuple[str, ...]) -> N
         raise click.UsageError("Give one of --public, --private, or one --tenant or more.")
     seen_by = "every tenant" if public else ", ".join(tenants) or "its owner alone"
     _change(name, f"is visible to {seen_by}", visibility="public" if public else "private", tenants=tenants)
+
+
+@model.command(short_help="Set the token that a gated model needs on the hub.")
+@click.argument("name")
+@click.option(
+    "--file",
+    "token",
+    type=click.File(),
+    callback=_token,
+    metavar="FILE",
+    help="Read the token from the first line of FILE, - for standard input, instead of the terminal.",
+)
+@click.option("--remove", is_flag=True, help="Remove the token.")
+def secret(name: str, token: str | None, remove: bool) -> None:
+    """Set the token with which nodes read a gated or private model on the hub. It is stored sealed and never shown.
+
+    Only the process that fetches the model's files gets it. A fetch that was refused begins again at once.
+    """
+    if remove and token is not None:
+        raise click.UsageError("Give --file or --remove, not both.")
+    if remove:
+        _change(name, "has no token for the hub", hub_token="")
+        return
+    text = token or click.prompt("Token", hide_input=True, err=True)
+    _change(name, "has a new token for the hub", hub_token=text)
 
 
 def _change(model_name: str, done: str, **change: Any) -> None:

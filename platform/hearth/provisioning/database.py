@@ -183,11 +183,11 @@ def placeholders() -> list[PlaceholderStatus] | None:
 
 
 def shortages() -> list[str]:
-    """Return a sentence for each deployment that finds no slot for its desired replicas. Needs :func:`connect`."""
+    """Return a sentence for each deployment whose replicas find no slot, or wait for files. Needs :func:`connect`."""
     from workers.fleet import inventory
 
-    found = ((each.name, each.shortage) for each in inventory.read().deployments)
-    return [f"deployment {name}: {shortage}" for name, shortage in found if shortage]
+    found = ((each.name, each.obstacles) for each in inventory.read().deployments)
+    return [f"deployment {name}: {obstacles}" for name, obstacles in found if obstacles]
 
 
 def wal_backlog() -> WalBacklog:

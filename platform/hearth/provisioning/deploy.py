@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from django.conf import settings
 from django.db import transaction
@@ -11,15 +12,20 @@ from billing.pricing import prices
 from catalogue import administration
 from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
+from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import cluster, model_checks, model_files
-from hearth.provisioning.model_source import ModelSpec, commit_of, deployment_name, is_tiny
+from hearth.provisioning.model_source import ModelSpec, deployment_name, is_tiny
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
+from workers.engines.arguments import commit_of
+from workers.engines.errors import UnknownEngineKey
 from workers.fleet import deployments
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
+from workers.weights import hub_tokens
+from workers.weights.hub_tokens import TokenUnreadable
 
 
 @transaction.atomic
@@ -32,10 +38,13 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int | None = None) -> Deploy
     """
     pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
     name = spec.model_name()
-    spec = model_checks.check(name, spec, pool)
+    given = spec.hub_token
+    spec = model_checks.check(name, replace(spec, hub_token=given or _stored_token(name)), pool)
     prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
     reconciler.lock(wait=True)
     revision = catalogue.register(actor, registry.find_tenant(PLATFORM_SLUG), spec.described())
+    if given is not None:
+        hub_tokens.store(actor, revision.model, given)
     if spec.tenants is not None:
         administration.set_visibility(actor, name, Model.Visibility.PRIVATE, spec.tenants)
     prices.ensure_demo_prices(actor, name)
@@ -93,8 +102,20 @@ def resize(
     return made if replicas is None else deployments.scale(actor, found.name, replicas)
 
 
+def _stored_token(name: str) -> str | None:
+    """Return the token of a model for the hub, if it has one. Raises PreflightError if that cannot be opened."""
+    model = Model.objects.filter(name=name).first()
+    try:
+        return hub_tokens.read(model.id) if model is not None else None
+    except (UnknownEngineKey, TokenUnreadable) as error:
+        raise PreflightError(
+            f"The stored token of {name} cannot be read: {error}.", f"Set it again: `hearth model secret {name}`."
+        ) from error
+
+
 def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:
     """Raise PreflightError if the weights of what is served do not fit into ``slots``, or cannot be looked up."""
     if revision.engine == "vllm" and not is_tiny(revision.source):
-        files = model_files.find(revision.source, commit_of(revision.engine_args))
+        token = _stored_token(revision.model.name)
+        files = model_files.find(revision.source, commit_of(revision.engine_args), token)
         model_checks.check_fit(files, pool, slots)

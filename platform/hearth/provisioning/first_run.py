@@ -31,13 +31,14 @@ from hearth.instance.start_options import (
 )
 from hearth.provisioning import cluster, demo_tenants, model_checks, private_file
 from hearth.provisioning.demo_tenants import DemoTenant
-from hearth.provisioning.model_source import TINY_NAME, ModelSpec, commit_of, deployment_name, is_tiny
+from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name, is_tiny
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.errors import NotFound
 from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant, User
 from tenants.registry import Policy
+from workers.engines.arguments import commit_of
 from workers.fleet import deployments, operations
 from workers.models import Deployment, Pool
 

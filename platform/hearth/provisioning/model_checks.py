@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from django.db.models import Count, Max
 
@@ -16,6 +13,7 @@ from hearth.checks.preflight import PreflightError
 from hearth.provisioning import model_files
 from hearth.provisioning.model_files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from hearth.provisioning.model_source import ModelSpec, deployment_name
+from workers.engines import arguments
 from workers.models import Deployment, Node, Pool, Slot
 
 #: The columns that store them.
@@ -23,7 +21,6 @@ LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
 LONGEST_ARGUMENT = 200
 #: Weights without code, and those that are Python pickles.
 SAFE_WEIGHTS, PICKLES = ".safetensors", (".bin", ".pt", ".pth")
-PICKLE_FORMATS = frozenset({"pt", "npcache"})
 #: The engine's arguments that a deployment sets by itself, and how.
 OWN_OPTIONS = {
     "--revision": "`hearth deploy --revision`",
@@ -34,7 +31,7 @@ OWN_OPTIONS = {
     "-tp": "`hearth deploy --slots-per-replica`",
     "--config": "the arguments themselves, because a file's content is no part of the revision",
 }
-REMOTE_CODE, LOAD_FORMAT = "--trust-remote-code", "--load-format"
+REMOTE_CODE = "--trust-remote-code"
 #: Arguments whose names begin one of those above.
 OTHER_ARGUMENTS = frozenset({"--tokenizer"})
 _MIB = 1 << 20
@@ -54,7 +51,7 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
         if spec.commit:
             raise PreflightError("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
         return spec
-    files = model_files.find(spec.source, spec.commit)
+    files = model_files.find(spec.source, spec.commit, spec.hub_token)
     if not any(each in files.sizes for each in CONFIGURATIONS):
         raise PreflightError(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
@@ -71,7 +68,7 @@ def pinned(spec: ModelSpec) -> ModelSpec:
     """
     if spec.engine != "vllm" or not spec.source:
         return spec
-    files = model_files.find(spec.source, spec.commit)
+    files = model_files.find(spec.source, spec.commit, spec.hub_token)
     _check_weights(files, spec)
     return replace(spec, commit=files.commit)
 
@@ -103,13 +100,8 @@ def _check_lengths(spec: ModelSpec) -> None:
 
 
 def _check_arguments(spec: ModelSpec) -> None:
-    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed.
-
-    vLLM takes every unambiguous beginning of a name for the name, underscores for dashes, and what follows a dot for a
-    part of the value.
-    """
-    names = {re.split(r"[=.]", each)[0].replace("_", "-") for each in spec.engine_args if each.startswith("-")}
-    names -= OTHER_ARGUMENTS
+    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
+    names = arguments.option_names(spec.engine_args) - OTHER_ARGUMENTS
     for argument, instead in OWN_OPTIONS.items():
         if any(argument.startswith(name) for name in names):
             raise PreflightError(f"{argument} is no argument for --engine-args.", f"Use {instead}.")
@@ -124,24 +116,11 @@ def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
     """Raise PreflightError if the engine would load pickles: it looks at the top folder, for safetensors first."""
     top = [name for name in files.sizes if "/" not in name]
     pickles_only = any(name.endswith(PICKLES) for name in top) and not any(name.endswith(SAFE_WEIGHTS) for name in top)
-    if not spec.allow_pickle and (pickles_only or _load_format(spec.engine_args) in PICKLE_FORMATS):
+    if not spec.allow_pickle and (pickles_only or arguments.load_format(spec.engine_args) in arguments.PICKLE_FORMATS):
         raise PreflightError(
             f"The weights of {files.where} would be loaded as Python pickles, not as safetensors.",
             "Convert them to safetensors, or trust this revision with `hearth deploy --allow-pickle`.",
         )
-
-
-def _load_format(engine_args: Sequence[str]) -> str:
-    """Return the value of the last LOAD_FORMAT, lower case as vLLM reads it; empty without one."""
-    words = [
-        word for argument in engine_args for word in (argument.split("=", 1) if argument[:1] == "-" else [argument])
-    ]
-    named = [
-        value.lower()
-        for name, value in pairwise(words)
-        if len(name) > len("--l") and LOAD_FORMAT.startswith(name.replace("_", "-"))
-    ]
-    return named[-1] if named else ""
 
 
 def check_gang(slots: int, pool: Pool) -> None:

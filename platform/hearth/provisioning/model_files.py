@@ -44,10 +44,11 @@ class ModelFiles:
         return 0
 
 
-def find(source: str, revision: str = "") -> ModelFiles:
+def find(source: str, revision: str = "", token: str | None = None) -> ModelFiles:
     """Return the files of a model by its folder or its Hugging Face id.
 
-    ``revision``: a branch, a tag or a commit of the Hub; by default its main branch. Raises PreflightError.
+    ``revision``: a branch, a tag or a commit of the Hub; by default its main branch. ``token``: the model's own; by
+    default that of the environment, if there is one. Raises PreflightError.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -59,7 +60,7 @@ def find(source: str, revision: str = "") -> ModelFiles:
             f"The folder {source!r} does not exist on this machine, and it is no Hugging Face id.",
             "Give --source a folder with a model, or an id like Qwen/Qwen3-8B.",
         )
-    return _files_of_id(source, revision)
+    return _files_of_id(source, revision, token)
 
 
 def configuration(source: str) -> tuple[dict[str, Any], ModelFiles | None]:
@@ -97,14 +98,14 @@ def _downloaded(source: str) -> Path:
         raise PreflightError(f"The config.json of {source} cannot be read from {hub} ({error}).", "") from error
 
 
-def _files_of_id(source: str, revision: str) -> ModelFiles:
+def _files_of_id(source: str, revision: str, token: str | None) -> ModelFiles:
     """Return the files of a model on the Hugging Face Hub, or those in this machine's cache if the Hub is silent."""
     import huggingface_hub  # half a second, which only this needs
     from huggingface_hub import errors
 
     hub = os.environ.get("HF_ENDPOINT") or HUB
     try:
-        found = huggingface_hub.HfApi(endpoint=hub).model_info(
+        found = huggingface_hub.HfApi(endpoint=hub, token=token).model_info(
             source, revision=revision or None, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
         )
     except errors.RevisionNotFoundError as error:
@@ -114,7 +115,7 @@ def _files_of_id(source: str, revision: str) -> ModelFiles:
     except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
         raise PreflightError(
             f"{hub} has no model {source!r}, or it may not be read from here.",
-            "Check the spelling. For a private or gated model set HF_TOKEN here and where the engines run.",
+            "Check the spelling. A private or gated model needs a token: `hearth deploy --hub-token-file FILE`.",
         ) from error
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # its HTTP client's, imported there
         return _cached(source, revision, hub, error)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +38,8 @@ class ModelSpec:
     slots_per_replica: int = 1
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
     tenants: tuple[str, ...] | None = None
+    #: With which the model is read on the hub; None: the one that is stored, if there is one.
+    hub_token: str | None = field(default=None, repr=False)
 
     def model_name(self) -> str:
         """Return the name under which clients call it."""
@@ -75,11 +75,6 @@ class ModelSpec:
             return EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS
         pinned = ("--revision", self.commit) if self.commit and self.engine == "vllm" else ()
         return (*pinned, *(EMBEDDING_ARGS if self.task == "embeddings" else self.family_args()))
-
-
-def commit_of(engine_args: Sequence[str]) -> str:
-    """Return the commit that a revision's engines run; empty for a folder."""
-    return next((value for name, value in pairwise(engine_args) if name == "--revision"), "")
 
 
 def is_tiny(source: str) -> bool:

@@ -157,7 +157,7 @@ class Supervisor:
         said = time.monotonic()
         while True:
             found = database.replicas()
-            states = ", ".join(f"{each.deployment}/{each.id[-6:]} {each.state}" for each in found) or "none yet"
+            states = ", ".join(f"{each.deployment}/{each.id[-6:]} {each.state}" for each in found) or _none_yet()
             if time.monotonic() - said > STILL_WAITING_SECONDS:
                 said = time.monotonic()
                 self._progress.log(f"  still waiting; replicas: {states}")
@@ -229,6 +229,10 @@ class Supervisor:
             return database.leave(self._instance)
         self._instance.stop_fleet_path.unlink()
         return database.stop_fleet()
+
+
+def _none_yet() -> str:
+    return "; ".join(["none yet", *database.shortages()])
 
 
 def _of_root(roles: SystemAccount, engines: EngineAccount) -> str:

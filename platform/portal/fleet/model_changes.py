@@ -6,7 +6,7 @@ The command, the API and the page call :func:`change`. Each change sets a state,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db import transaction
 
@@ -18,6 +18,7 @@ from tenants.errors import NotFound
 from workers import tasks
 from workers.fleet import deployments
 from workers.scheduler import reconciler
+from workers.weights import hub_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class ModelChange:
     visibility: str | None = None
     tenants: tuple[str, ...] | None = None
     aliases: tuple[str, ...] | None = None
+    #: The token for the hub; an empty text removes it.
+    hub_token: str | None = field(default=None, repr=False)
 
 
 @transaction.atomic
@@ -52,6 +55,10 @@ def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
         model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
         model = administration.set_aliases(actor, model.name, wanted.aliases)
+    if wanted.hub_token:
+        hub_tokens.store(actor, model, wanted.hub_token)
+    elif wanted.hub_token is not None:
+        hub_tokens.remove(actor, model)
     if wanted.archived is not None:
         model = _archive(actor, model) if wanted.archived else _restore(actor, model)
     return model

@@ -12,6 +12,7 @@ from catalogue.models import Model
 from portal.fleet.model_changes import ModelChange
 from portal.forms.base import PageForm
 from tenants.models import Tenant
+from workers.weights.hub_tokens import LONGEST_TOKEN
 
 _NAME = "Enter a name of at most 200 characters."
 #: Active tenants offered as those that see a private model, beside those that see it now.
@@ -39,6 +40,15 @@ class ModelForm(PageForm):
         required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
     )
 
+    hub_token = forms.CharField(
+        required=False,
+        max_length=LONGEST_TOKEN,
+        label="Token for the hub",
+        help_text="For a gated or private model. It is never shown; leave it empty to keep the present one.",
+        widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
+    )
+    remove_hub_token = forms.BooleanField(required=False, label="Remove the token for the hub")
+
     def __init__(self, data: Mapping[str, Any] | None = None, *, model: Model) -> None:
         """Offer the first active tenants, and all that the model is shared with: saving removes none of them."""
         initial = {
@@ -65,4 +75,5 @@ class ModelForm(PageForm):
             aliases=tuple({*values["aliases"].split()} | kept),
             visibility=values["visibility"],
             tenants=() if public else tuple(values["tenants"]),
+            hub_token="" if values["remove_hub_token"] else values["hub_token"] or None,
         )

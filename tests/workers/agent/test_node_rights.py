@@ -17,7 +17,7 @@ from billing.budgets import spending
 from billing.drain import batch
 from billing.drain.batch import Position
 from billing.models import UsageRecord, WalOffset
-from catalogue.models import ModelRevision
+from catalogue.models import Model, ModelRevision
 from hearth import canary_log
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import cluster
@@ -31,7 +31,8 @@ from tests.tenants.customers import Customer
 from tests.workers.agent_processes import node_urls
 from tests.workers.conftest import Fleet, add_node
 from workers import node_role
-from workers.models import DeferredRequest, Node, Replica, Slot
+from workers.models import DeferredRequest, Node, Replica, Slot, Weights
+from workers.weights import hub_tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -160,6 +161,25 @@ def test_a_node_writes_its_own_rows_and_no_others(stolen: Connection, fleet: Fle
     assert (theirs.host, theirs.port) == ("", None)
     assert Node.objects.get(name="n2").epoch == other.epoch
     assert WalOffset.objects.get().node == "n2"
+
+
+def test_a_node_reads_the_tokens_of_models_that_it_fetches_only(stolen: Connection, fleet: Fleet) -> None:
+    other = Model.objects.create(name="other", owner=fleet.revision.model.owner)
+    for model in (fleet.revision.model, other):
+        hub_tokens.store(SYSTEM, model, "hf_token")
+    elsewhere = ModelRevision.objects.create(
+        model=other, source="org/other", digest="1" * 64, engine="vllm", context_length_tokens=64
+    )
+    Weights.objects.create(node=add_node(fleet.pool, "n2"), revision=elsewhere)
+    assert stolen.execute("SELECT model_id FROM workers_hubtoken").fetchall() == []
+    own = Weights.objects.create(node=fleet.node, revision=fleet.revision)
+    seen = stolen.execute("SELECT model_id FROM workers_hubtoken").fetchall()
+    assert seen == [(fleet.revision.model_id,)]
+    assert changed(stolen, "UPDATE workers_weights SET error = 'mine'") == 1
+    assert Weights.objects.get(error="mine") == own
+    for statement in ("UPDATE workers_hubtoken SET sealed = ''", "DELETE FROM workers_weights"):
+        refused(stolen, statement)
+    refused(stolen, "UPDATE workers_weights SET revision_id = %s", elsewhere.id)
 
 
 def test_a_node_joins_stores_its_canaries_and_leaves_with_these_rights(

@@ -243,7 +243,7 @@ def test_only_a_warm_zygote_of_the_same_engine_is_promoted(fleet: Fleet) -> None
 
 
 @pytest.mark.django_db
-def test_a_zygote_for_a_model_in_a_folder_is_not_spent_on_one_of_hugging_face(fleet: Fleet) -> None:
+def test_a_zygote_for_a_model_in_a_folder_is_not_spent_on_one_that_needs_the_hub(fleet: Fleet) -> None:
     ModelRevision.objects.filter(id=fleet.revision.id).update(engine="vllm", source="/models/tiny")
     fleet.revision.refresh_from_db()
     folder = deploy(fleet, "folder")
@@ -256,7 +256,9 @@ def test_a_zygote_for_a_model_in_a_folder_is_not_spent_on_one_of_hugging_face(fl
     assert [each.deployment for each in inventory.read().placeholders[0].estimates] == ["folder"]
     with pytest.raises(Refused) as refused:
         operations.promote(SYSTEM, str(warm.id), "hub")
-    assert refused.value.why == "it has imported its engine for a model in a folder, and hub is a model of Hugging Face"
+    assert refused.value.why == (
+        "it has imported its engine for a model without access to the hub, and hub is a model with access to the hub"
+    )
     assert (reserve(hub, fleet.node).placeholder_id, states(warm)) == (None, ["warm"])
     deployments.redeploy(SYSTEM, "folder", revision=revision, pools=[fleet.pool])
     assert states(warm) == ["evicting"]

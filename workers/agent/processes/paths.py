@@ -19,7 +19,7 @@ from workers.agent.processes.process_records import ProcessRecords, Record
 OWNER_VARIABLE = "HEARTH_ENGINE_OF"
 FENCE_VARIABLE = "HEARTH_ENGINE_FENCE"
 #: Prefixes of the logs of those processes: they identify a process that has overwritten its environment.
-LOG_PREFIXES = ("engine-", "zygote-")
+LOG_PREFIXES = ("engine-", "zygote-", "weights-")
 #: How long the log of a process that has ended is kept.
 LOG_SECONDS = 14 * 86_400
 #: How many such logs are kept at most, the newest.
@@ -69,6 +69,10 @@ class AgentPaths:
         """Return the log of a placeholder's zygotes."""
         return self.logs / f"zygote-{str(placeholder_id)[-8:]}.log"
 
+    def weights_log(self, weights_id: UUID) -> Path:
+        """Return the log of the process that fetches a model's files."""
+        return self.logs / f"weights-{str(weights_id)[-8:]}.log"
+
     def zygote_socket(self, placeholder_id: UUID) -> Path:
         """Return where a placeholder's zygote listens. The folder may not exist yet; see :meth:`make_sockets`."""
         return self.sockets / f"z-{placeholder_id.hex[-12:]}"
@@ -103,7 +107,7 @@ class AgentPaths:
                     path.unlink()
 
     def _own_logs(self) -> list[Path]:
-        """Return the logs of engines and zygotes, and their earlier parts."""
+        """Return the logs of engines, zygotes and fetches, and their earlier parts."""
         return [path for path in self.logs.iterdir() if path.name.startswith(LOG_PREFIXES)]
 
     def end(self, record: Record, *, timeout_seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """One file per process on this node that outlives its agent, so that the next agent finds the process.
 
-Engines and zygotes share one folder. ``hearth down`` reads it to kill what is left; an agent that starts adopts the
-processes in it or kills them.
+Engines, zygotes and fetches of weights share one folder. ``hearth down`` reads it to kill what is left; an agent that
+starts adopts the processes in it or kills them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,32 @@ class ZygoteRecord:
         return self.placeholder_id
 
 
-Record = EngineRecord | ZygoteRecord
-KINDS = ("engine", "placeholder")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRecord:
+    """The identity of a process that fetches a model's files. It uses no device."""
+
+    weights_id: UUID
+    node: str
+    source: str
+    pid: int
+    start_ticks: int
+    boot_id: str
+    devices: tuple[str, ...] = ()
+    kind: Literal["weights"] = "weights"
+
+    @property
+    def process(self) -> ProcessIdentity:
+        """The process; compare ``boot_id`` first."""
+        return ProcessIdentity(pid=self.pid, start_ticks=self.start_ticks)
+
+    @property
+    def holder_id(self) -> UUID:
+        """Whose process it is."""
+        return self.weights_id
+
+
+Record = EngineRecord | ZygoteRecord | FetchRecord
+KINDS = ("engine", "placeholder", "weights")
 
 
 class ProcessRecords:
@@ -106,6 +130,10 @@ class ProcessRecords:
         """Return this node's zygotes, whether or not their processes live."""
         return (record for record in self.records() if isinstance(record, ZygoteRecord))
 
+    def fetches(self) -> Iterator[FetchRecord]:
+        """Return this node's fetches, whether or not their processes live."""
+        return (record for record in self.records() if isinstance(record, FetchRecord))
+
     def records(self) -> Iterator[Record]:
         """Return this node's records. An unreadable file is removed; its process is found by other marks."""
         return (record for record in self.all_nodes() if record.node == self.node)
@@ -130,4 +158,6 @@ def _parse(document: dict[str, Any]) -> Record:
     document["devices"] = tuple(document["devices"])
     if document["kind"] == "placeholder":
         return ZygoteRecord(**(document | {"placeholder_id": UUID(document["placeholder_id"])}))
+    if document["kind"] == "weights":
+        return FetchRecord(**(document | {"weights_id": UUID(document["weights_id"])}))
     return EngineRecord(**(document | {"replica_id": cast(ReplicaId, UUID(document["replica_id"]))}))

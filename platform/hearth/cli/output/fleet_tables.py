@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from hearth.cli.output.text_table import duration, mebibytes, table
+from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
 from workers.fleet import history, inventory, json_rows
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row
@@ -87,6 +87,16 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "ROUTING": "routing",
         "POOLS": lambda row: ",".join(row["pools"]),
     },
+    "weights": {
+        "MODEL": "model",
+        "NODE": "node",
+        "STATE": "state",
+        "DONE": lambda row: gigabytes(row["bytes_done"]),
+        "TOTAL": lambda row: gigabytes(row["bytes_total"]),
+        "ATTEMPTS": "attempts",
+        "FOLDER": "folder",
+        "ERROR": "error",
+    },
     "decisions": {
         "AT": "{at:%Y-%m-%dT%H:%M:%SZ}",
         "DEPLOYMENT": "deployment",
@@ -119,6 +129,7 @@ _OF_FLEET: Mapping[str, Callable[[Fleet], list[Row]]] = {
     "replicas": json_rows.replicas,
     "placeholders": json_rows.placeholders,
     "deployments": json_rows.deployments,
+    "weights": json_rows.weights,
     "starts": json_rows.starts,
 }
 
@@ -160,9 +171,16 @@ def _troubles(fleet: Fleet) -> list[str]:
     silent = [f"Node {node.name} is silent." for node in fleet.nodes if not node.alive]
     short = [
         f"Deployment {each.name} has {each.ready} of {each.desired} replicas ready"
-        + (f": {each.shortage}." if each.shortage else ".")
+        + (f": {each.obstacles}." if each.obstacles else ".")
         for each in fleet.deployments
         if each.is_short
+    ]
+    unfetched = [
+        f"Deployment {deployment.name}: {each.words}."
+        for deployment in fleet.deployments
+        if not deployment.is_short
+        for each in deployment.weights
+        if each.error and not each.is_ready
     ]
     faulty = [
         f"Slot {slot.device_uuid} of node {node.name} is quarantined: {slot.fault or 'no reason given'}."
@@ -170,7 +188,7 @@ def _troubles(fleet: Fleet) -> list[str]:
         for slot in node.slots
         if slot.health == "quarantined"
     ]
-    return [*silent, *short, *faulty]
+    return [*silent, *short, *unfetched, *faulty]
 
 
 def _rows(entries: Iterable[history.Decision | history.Transition]) -> list[Row]:

@@ -75,7 +75,7 @@ class Status:
     servers: tuple[ServerStatus, ...]
     replicas: tuple[ReplicaStatus, ...] | None
     placeholders: tuple[PlaceholderStatus, ...] | None
-    #: A sentence for each deployment that finds no slot for its desired replicas.
+    #: A sentence for each deployment whose desired replicas find no slot, or wait for files.
     shortages: tuple[str, ...]
     wal_backlog_bytes: int | None
     wal_lag_seconds: float | None

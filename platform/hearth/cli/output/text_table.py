@@ -30,6 +30,13 @@ def duration(seconds: float | None) -> str:
     return f"{hours}h{minutes:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
 
 
+def gigabytes(count: int | None) -> str:
+    """Format an amount of data in GB, small ones in MB; empty for None."""
+    if count is None:
+        return ""
+    return f"{count / 1e9:.1f}GB" if count >= 1e8 else f"{count / 1e6:.1f}MB"
+
+
 def mebibytes(count: int | None) -> str:
     """Format an amount of memory in MiB; empty for None."""
     return "" if count is None else f"{count / 2**20:,.0f}M"

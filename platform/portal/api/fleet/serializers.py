@@ -12,6 +12,7 @@ from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, Rou
 from workers.fleet import history, inventory, placeholders
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
+from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot, StartTime
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary
@@ -108,6 +109,23 @@ class RoutingSerializer(serializers.Serializer[RoutingPolicy]):
         return {"policy": instance.name, "weights": msgspec.structs.asdict(instance.weights)}
 
 
+class WeightsSerializer(serializers.Serializer[WeightsStatus]):
+    """A model's files on one node, which fetches them from the hub before a replica gets slots there."""
+
+    node = serializers.CharField(read_only=True)
+    state = serializers.CharField(read_only=True, help_text="wanted, fetching, ready or failed.")
+    bytes_done = serializers.IntegerField(read_only=True)
+    bytes_total = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Null until the hub has said how much it is."
+    )
+    attempts = serializers.IntegerField(read_only=True, help_text="Attempts that failed since the last success.")
+    error = serializers.CharField(read_only=True, help_text="Why the last attempt failed, and what to do.")
+    retry_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="Until the next attempt; null if none is waited for."
+    )
+    words = serializers.CharField(read_only=True, help_text='As in "fetching 41 % of 16.1 GB on node n2".')
+
+
 class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
@@ -131,6 +149,9 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In filling order.")
     load = LoadSerializer(read_only=True)
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
+    weights = WeightsSerializer(
+        many=True, read_only=True, help_text="By node; empty for a model that no node has to fetch."
+    )
     replicas = ReplicaSerializer(many=True, read_only=True)
 
 

@@ -24,6 +24,7 @@ from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants.errors import NotFound
 from tenants.models import Tenant
+from workers.weights.hub_tokens import LONGEST_TOKEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,13 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         max_length=MOST_ALIASES,
         help_text="All further names under which clients may call it.",
     )
+    hub_token = serializers.CharField(
+        max_length=LONGEST_TOKEN,
+        required=False,
+        allow_null=True,
+        write_only=True,
+        help_text="With which nodes read a gated model on the hub. Stored sealed, never shown; null removes it.",
+    )
 
 
 class ModelsView(APIView):
@@ -142,7 +150,10 @@ class ModelView(APIView):
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         principal = principal_of(request)
-        changed = model_changes.change(principal.actor, _storable(name), ModelChange(**body.validated_data))
+        values = dict(body.validated_data)
+        if "hub_token" in values:
+            values["hub_token"] = values["hub_token"] or ""
+        changed = model_changes.change(principal.actor, _storable(name), ModelChange(**values))
         return Response(ModelSerializer(with_revisions([changed], principal)[0]).data)
 
 

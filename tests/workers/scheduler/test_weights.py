@@ -1,0 +1,118 @@
+"""Replicas get slots only on nodes that have their model's files, which those nodes fetch first."""
+
+from __future__ import annotations
+
+from catalogue.models import ModelRevision
+from tenants.audit import SYSTEM
+from tenants.ids import new_id
+from tests import hub
+from tests.workers.conftest import Fleet, add_node, expire_lease
+from workers.fleet import deployments, inventory
+from workers.models import Replica, SlotLease, Weights
+from workers.scheduler import reconciler
+from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, plan
+
+
+def of_hub(fleet: Fleet) -> ModelRevision:
+    """Make the fleet's model one of the hub."""
+    ModelRevision.objects.filter(id=fleet.revision.id).update(
+        source=hub.MODEL, engine="vllm", engine_args=["--revision", hub.OLD]
+    )
+    fleet.revision.refresh_from_db()
+    return fleet.revision
+
+
+def ready(node: str) -> None:
+    Weights.objects.filter(node__name=node).update(state="ready", folder="/cache", bytes_done=9, bytes_total=9)
+
+
+def test_no_slot_is_leased_while_the_files_are_fetched(fleet: Fleet) -> None:
+    of_hub(fleet)
+    fleet.deploy(2)
+    reconciler.tick()
+    row = Weights.objects.get()
+    assert (row.node.name, row.state) == ("n1", "wanted")
+    assert (Replica.objects.count(), SlotLease.objects.count()) == (0, 0)
+    ready("n1")
+    reconciler.tick()
+    assert (Replica.objects.count(), SlotLease.objects.count()) == (2, 2)
+    assert Weights.objects.count() == 1
+
+
+def test_a_folder_has_nothing_to_fetch(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    reconciler.tick()
+    assert (Weights.objects.count(), Replica.objects.count()) == (0, 1)
+
+
+def test_a_replica_goes_where_the_files_are(fleet: Fleet) -> None:
+    of_hub(fleet)
+    add_node(fleet.pool, "n2")
+    fleet.deploy(3)
+    reconciler.tick()
+    assert Weights.objects.count() == 2
+    ready("n2")
+    reconciler.tick()
+    assert set(Replica.objects.values_list("node__name", flat=True)) == {"n2"}
+
+
+def test_only_nodes_that_may_get_a_replica_fetch(fleet: Fleet) -> None:
+    of_hub(fleet)
+    add_node(fleet.pool, "small", slots=1)
+    expire_lease(add_node(fleet.pool, "silent"))
+    deployments.create(
+        SYSTEM, name="wide", revision=fleet.revision, pools=(fleet.pool,), replicas=1, slots_per_replica=2
+    )
+    reconciler.tick()
+    assert list(Weights.objects.values_list("node__name", flat=True)) == ["n1"]
+
+
+def test_files_stay_wanted_at_zero_and_go_with_the_deployment(fleet: Fleet) -> None:
+    of_hub(fleet)
+    fleet.deploy(0)
+    reconciler.tick()
+    assert not Weights.objects.exists()
+    deployments.scale(SYSTEM, "chat", 1, 2)
+    reconciler.tick()
+    deployments.scale(SYSTEM, "chat", 0, 2)
+    reconciler.tick()
+    assert Weights.objects.count() == 1
+    deployments.archive(SYSTEM, fleet.revision.model)
+    reconciler.tick()
+    assert not Weights.objects.exists()
+
+
+def test_the_fleet_says_how_far_the_files_are(fleet: Fleet) -> None:
+    of_hub(fleet)
+    fleet.deploy(1)
+    reconciler.tick()
+    assert inventory.obstacles("chat") == "waiting to fetch files on node n1"
+    Weights.objects.update(state="fetching", bytes_done=6_600_000_000, bytes_total=16_100_000_000)
+    assert inventory.obstacles("chat") == "fetching 40 % of 16.1 GB on node n1"
+    Weights.objects.update(bytes_done=16_100_000_000)
+    assert inventory.obstacles("chat") == "checking 16.1 GB on node n1"
+    Weights.objects.update(state="failed", error="no space")
+    assert inventory.obstacles("chat") == "files cannot be fetched on node n1: no space"
+    ready("n1")
+    assert inventory.obstacles("chat") == ""
+
+
+def test_a_drained_replica_serves_on_while_another_node_fetches() -> None:
+    pool, here, there, chat = new_id(), new_id(), new_id(), new_id()
+    leaving = ReplicaView(id=new_id(), state="ready", node_id=here, pool_id=pool, requests=0, leaving=True)
+    nodes = [NodeView(id=there, name="there", pool_id=pool, replicas=0, free=1)]
+
+    def steps(fetched: bool) -> tuple[int, int]:
+        view = DeploymentView(
+            id=chat,
+            desired=1,
+            pool_ids=(pool,),
+            replicas=(leaving,),
+            import_class="vllm",
+            weights={there: fetched},
+        )
+        found = plan([view], nodes)
+        return len(found.place), len(found.stop)
+
+    assert steps(False) == (0, 0)
+    assert steps(True) == (1, 0)
