@@ -172,6 +172,16 @@ def ensure_demo_prices(actor: Actor, model_name: str) -> None:
         set_price(actor, book, model_name, DEMO_RATES)
 
 
+def priced(model_names: Iterable[str], tenant_ids: Iterable[UUID] = ()) -> set[str]:
+    """Return which of these models have a price in force, in the platform's book or in that of one of the tenants.
+
+    Usage of the others is unrated.
+    """
+    books = Q(book__tenant_id=None) | Q(book__tenant_id__in=set(tenant_ids))
+    versions = PriceVersion.objects.filter(books, effective_from__lte=timezone.now())
+    return set(versions.filter(model_name__in=set(model_names)).values_list("model_name", flat=True))
+
+
 def carry_over(actor: Actor, old_name: str, new_name: str) -> None:
     """Give a renamed model its prices: in every book the one in force now, and those that are scheduled."""
     now = timezone.now()

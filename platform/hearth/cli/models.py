@@ -101,20 +101,25 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
 
     Checks the name, the source and whether the weights fit into a slot; then registers a model of the platform and
     keeps replicas of it in the pool of this node. A new model is visible to every tenant unless --private or --tenant
-    is given. It has the demo price until you set one. An engine serves text or embeddings, never both: --task selects
-    one.
+    is given. Its usage is unrated until you set a price; only the tiny model has one. An engine serves text or
+    embeddings, never both: --task selects one.
 
     The same NAME again changes what it serves, if --source is given, and else what the other options name: --replicas 0
     stops it. `hearth model` renames, shares and archives it.
     """
     with on_database(f"{name} is not deployed"):
         made, spec = deploy_as_typed(context)
+        from billing.pricing import prices
         from workers.fleet import inventory
 
         lacking = inventory.obstacles(made.name)
+        model_name = made.revision.model.name
+        is_priced = bool(prices.priced([model_name]))
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
     if lacking:
         print(f"{lacking[:1].upper()}{lacking[1:]}.")
+    if not is_priced:
+        print(f"{model_name} has no price: its usage is unrated until you set one (page Prices, POST /api/v1/prices).")
     if spec is not None and (family_args := spec.family_args()):
         print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
 
@@ -174,10 +179,18 @@ def list_models(everything: bool, as_json: bool) -> None:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     cells = [
-        (row.name, row.owner, row.shown_visibility, f"{row.ready}/{row.desired}", ", ".join(row.aliases), row.state)
+        (
+            row.name,
+            row.owner,
+            row.shown_visibility,
+            f"{row.ready}/{row.desired}",
+            ", ".join(row.aliases),
+            "set" if row.priced else "none",
+            row.state,
+        )
         for row in rows
     ]
-    print(table(("MODEL", "OWNER", "VISIBLE TO", "READY", "ALIASES", "STATE"), cells))
+    print(table(("MODEL", "OWNER", "VISIBLE TO", "READY", "ALIASES", "PRICE", "STATE"), cells))
 
 
 @model.command(short_help="Stop serving a model and hide it.")

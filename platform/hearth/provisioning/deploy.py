@@ -47,7 +47,8 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int | None = None) -> Deploy
         hub_tokens.store(actor, revision.model, given)
     if spec.tenants is not None:
         administration.set_visibility(actor, name, Model.Visibility.PRIVATE, spec.tenants)
-    prices.ensure_demo_prices(actor, name)
+    if is_tiny(revision.source):
+        prices.ensure_demo_prices(actor, name)
     administration.restore(actor, name)
     deployments.restore(actor, revision.model)
     found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()

@@ -73,7 +73,8 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
         spec = model_checks.pinned(spec)
     revision = catalogue.register(SYSTEM, platform, spec.described())
-    prices.ensure_demo_prices(SYSTEM, revision.model.name)
+    if is_tiny(revision.source):
+        prices.ensure_demo_prices(SYSTEM, revision.model.name)
     name = _deployment_of(revision, before, last)
     _deploy(name, revision, options, last, node)
     return Bootstrapped(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from billing.pricing import prices
 from catalogue.models import Model
 from tenants.models import Tenant
 from workers.models import Deployment, Replica
@@ -24,6 +25,8 @@ class ListedModel:
     deployments: tuple[str, ...]
     ready: int
     desired: int
+    #: The platform's book has a price for it; without one its usage is unrated.
+    priced: bool
 
     @property
     def shown_visibility(self) -> str:
@@ -59,6 +62,7 @@ def read(*, archived: bool) -> list[ListedModel]:
         .values_list("deployment_id", flat=True)
     )
     slugs = _slugs(models)
+    priced = prices.priced(model.name for model in models)
     listed = []
     for model in models:
         own = [each for each in deployments if each.revision.model_id == model.id]
@@ -73,6 +77,7 @@ def read(*, archived: bool) -> list[ListedModel]:
                 deployments=tuple(each.name for each in own),
                 ready=sum(ready[each.id] for each in own),
                 desired=sum(each.desired_replicas for each in own),
+                priced=model.name in priced,
             )
         )
     return listed

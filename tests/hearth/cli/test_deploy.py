@@ -28,7 +28,7 @@ from hearth.instance.start_options import FILE_NAME, StartOptions
 from hearth.provisioning import first_run
 from hearth.provisioning.deploy import deploy, resize
 from hearth.provisioning.model_source import ModelSpec, deployment_name
-from portal.fleet import model_changes
+from portal.fleet import model_changes, model_list
 from portal.fleet.model_changes import ModelChange
 from tenants import registry
 from tenants.audit import SYSTEM
@@ -205,6 +205,18 @@ def test_a_hugging_face_model_must_exist_there(known: hub.Hub, monkeypatch: pyte
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PreflightError, match="does not answer"):
         deploy(SYSTEM, ModelSpec(source="org/other", engine="vllm"), 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_only_the_tiny_model_has_a_price_from_the_start(known: hub.Hub) -> None:
+    deploy(SYSTEM, ModelSpec(source="", engine="simulated", name="second"), 0)
+    found = deploy(SYSTEM, ModelSpec(source=hub.MODEL, engine="vllm"), 0)
+    assert prices.priced(["hearth-tiny", "second", found.revision.model.name]) == {"hearth-tiny", "second"}
+    assert {row.name: row.priced for row in model_list.read(archived=False)} == {
+        "hearth-tiny": True,
+        "second": True,
+        found.revision.model.name: False,
+    }
 
 
 @pytest.mark.usefixtures("filled")

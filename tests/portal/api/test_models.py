@@ -9,8 +9,14 @@ from django.db.models.functions import Now
 from django.test import Client
 from rest_framework.test import APIClient
 
+from billing.models import PriceBook
+from billing.pricing import prices
+from billing.pricing.prices import DEMO_RATES
+from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
 from portal.forms import models
+from tenants import registry
+from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Project, Tenant
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
@@ -31,6 +37,21 @@ def test_a_model_is_shared_with_chosen_tenants(
     assert [each["name"] for each in as_globex.get("/api/v1/models").json()["data"]] == []
     as_operator.patch(TINY, {"visibility": "public"}, format="json")
     assert as_globex.get(TINY).status_code == 200
+
+
+def test_a_model_without_a_price_is_shown_as_that_to_those_who_have_none(
+    world: World, as_operator: APIClient, as_acme: APIClient, as_globex: APIClient
+) -> None:
+    description = catalogue.Description(
+        name="dear", source="/models/dear", engine="simulated", context_length_tokens=1024, public=True
+    )
+    catalogue.register(SYSTEM, registry.find_tenant("platform"), description)
+    own = PriceBook.objects.create(name="acme's own", tenant_id=world.acme.tenant.id)
+    prices.set_price(SYSTEM, own, "dear", DEMO_RATES)
+    shown = [client.get("/api/v1/models/dear").json()["priced"] for client in (as_operator, as_acme, as_globex)]
+    assert shown == [False, True, False]
+    prices.set_price(SYSTEM, prices.ensure_price_book(), "dear", DEMO_RATES)
+    assert [client.get("/api/v1/models/dear").json()["priced"] for client in (as_operator, as_globex)] == [True, True]
 
 
 def test_only_operators_see_how_engines_are_started(world: World, as_operator: APIClient, as_acme: APIClient) -> None:

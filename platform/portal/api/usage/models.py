@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.pricing import prices
 from catalogue.administration import MOST_ALIASES
 from catalogue.models import Model, ModelAlias, ModelRevision
 from portal.access import tenant_reads
@@ -37,6 +38,8 @@ class CatalogueEntry:
     tenants: Sequence[str]
     aliases: Sequence[str]
     revisions: Sequence[ModelRevision]
+    #: For tenants: the platform's book or their own has a price for it.
+    priced: bool
 
     @property
     def id(self) -> UUID:
@@ -73,6 +76,9 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
     aliases = serializers.ListField(child=serializers.CharField(), read_only=True)
     archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
+    priced = serializers.BooleanField(
+        read_only=True, help_text="Whether a price is in force. Usage is unrated until there is one."
+    )
     revisions = RevisionSerializer(many=True, read_only=True)
 
 
@@ -174,7 +180,7 @@ def visible(principal: Principal) -> QuerySet[Model]:
 
 
 def with_revisions(models: Sequence[Model], principal: Principal) -> list[CatalogueEntry]:
-    """Return these models as the principal sees them, with revisions and aliases, read in three queries.
+    """Return these models as the principal sees them, with revisions and aliases, read in four queries.
 
     The models were read behind row-level security; the owner of a public one is another tenant.
     """
@@ -190,6 +196,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
+    priced = prices.priced((model.name for model in models), principal.tenants or ())
     return [
         CatalogueEntry(
             model=model,
@@ -199,6 +206,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             else [],
             aliases=aliases[model.id],
             revisions=revisions[model.id],
+            priced=model.name in priced,
         )
         for model in models
     ]
