@@ -8,6 +8,7 @@ from uuid import UUID
 from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.simulator import MAX_SEQUENCES, Engine, Request
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Ticket
+from routing.shared_counters import CounterTable
 from routing.shared_state import SharedState
 
 
@@ -63,3 +64,16 @@ class Unshared(FairHearth):
     """One whose queue knows nothing of those of other processes."""
 
     shared = False
+
+
+class Untold(FairHearth):
+    """One that tells other hosts nothing of what it charged."""
+
+    def __init__(self, engines: Sequence[Engine], state: SharedState, *, strict: bool = False) -> None:
+        super().__init__(engines, state, strict=strict)
+        self._queue = FairQueue("", _Silent(state, self.clock))
+
+
+class _Silent(CounterTable):
+    def note(self, key: int, amount: float) -> None:
+        """Keep nothing for other hosts."""

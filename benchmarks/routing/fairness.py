@@ -20,7 +20,7 @@ from benchmarks import command
 from benchmarks.command import Finding
 from benchmarks.routing import hearth_policy, workloads
 from benchmarks.routing.__main__ import FIRST_SEED, SEEDS
-from benchmarks.routing.fair_policy import FairHearth, Unshared
+from benchmarks.routing.fair_policy import FairHearth, Unshared, Untold
 from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.measures import percentile
 from benchmarks.routing.simulator import Request, Simulation, engines
@@ -30,8 +30,10 @@ from routing.fair_queue import OUTPUT_WEIGHT
 PERCENTS = (50, 90, 99)
 #: Share of the engines' capacity that the four quiet tenants use together.
 LOAD = 0.5
-#: Gateway processes of one host through which a tenant sends more than through one.
+#: Gateway processes through which a tenant sends more than through one.
 PROCESSES = 4
+#: Replicas where these processes are on two hosts: fewer, so that each host has to divide what it gets.
+REPLICAS_OF_HOSTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +86,11 @@ def share(requests: Sequence[Request]) -> float:
     return work[0] / sum(work)
 
 
-def simulate_share(kind: type[FairHearth], replicas: int, seed: int) -> float:
+def simulate_share(kind: type[FairHearth], replicas: int, hosts: int, seed: int) -> float:
     """Return the share of a tenant that floods one process, beside one that floods all of them as much."""
     workload = workloads.two_floods(replicas / USUAL_REPLICAS, Random(seed))
     fleet = engines(replicas, workload)
-    return share(Simulation(workload, hearth_policy.gateways(fleet, PROCESSES, 1, kind), fleet).run())
+    return share(Simulation(workload, hearth_policy.gateways(fleet, PROCESSES, hosts, kind), fleet).run())
 
 
 def _measure(given: argparse.Namespace, asked: str) -> Finding:
@@ -96,9 +98,11 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
     tasks = [(case, given.replicas, seed) for case in CASES for seed in seeds]
     with ProcessPoolExecutor() as pool:
         runs = list(pool.map(simulate, *zip(*tasks, strict=True)))
+        settings = [(FairHearth, given.replicas, 1), (Unshared, given.replicas, 1)]
+        settings += [(FairHearth, REPLICAS_OF_HOSTS, 2), (Untold, REPLICAS_OF_HOSTS, 2)]
         shares = [
-            fmean(pool.map(simulate_share, *zip(*((kind, given.replicas, seed) for seed in seeds), strict=True)))
-            for kind in (FairHearth, Unshared)
+            fmean(pool.map(simulate_share, *zip(*((*setting, seed) for seed in seeds), strict=True)))
+            for setting in settings
         ]
     found = {
         case.name: [fmean(run[at] for run in runs[number * len(seeds) : (number + 1) * len(seeds)]) for at in range(3)]
@@ -119,7 +123,9 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
     lines += [
         "",
         f"Two tenants flood {PROCESSES} gateway processes of one host alike, but one of them only through one process. "
-        f"It gets {shares[0]:.0%} of the work; {shares[1]:.0%} if each process counts for itself.",
+        f"It gets {shares[0]:.0%} of the work; {shares[1]:.0%} if each process counts for itself. With "
+        f"{REPLICAS_OF_HOSTS} engines and the processes on two hosts it gets {shares[2]:.0%}; {shares[3]:.0%} if hosts "
+        "tell each other nothing of what they charged.",
     ]
     return Finding(date=date, text="\n".join(lines), samples={"command": asked, "seconds": found, "shares": shares})
 
