@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.coldstart import engines
 from benchmarks.errors import BenchError
+from workers.engines import trial
 from workers.engines.driver import EngineSpec
 
 #: Of one answer; the next is asked for when it has ended.
@@ -48,7 +48,7 @@ class Neighbour:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            for chunk in engines.ask(self._spec, max_tokens=ANSWER_TOKENS):
+            for chunk in trial.ask(self._spec, max_tokens=ANSWER_TOKENS):
                 self._tokens += len(chunk["choices"])
                 if self._stopped.is_set():
                     return

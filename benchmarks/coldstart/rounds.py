@@ -6,13 +6,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.coldstart import engines
-from benchmarks.coldstart.engines import Bench, Start, Zygote
 from benchmarks.coldstart.neighbour import Neighbour
+from benchmarks.errors import BenchError
+from workers.engines import trial
+from workers.engines.errors import TrialFailed
+from workers.engines.trial import Start, Trials, Zygote
 
 Kind = Literal["cold", "promoted"]
 Place = Literal["idle", "beside"]
@@ -62,14 +63,20 @@ class Figures:
 
 def measure(folder: Path, *, rounds: int) -> Figures:
     """Run every round on the idle node, then every round beside a replica. Raises BenchError."""
-    bench = Bench(folder)
+    try:
+        return _measure(Trials("vllm", folder), rounds)
+    except TrialFailed as error:
+        raise BenchError(error.problem, error.log) from error
+
+
+def _measure(bench: Trials, rounds: int) -> Figures:
     samples: list[Sample] = []
     zygotes: list[Warm] = []
     for number in range(rounds):
         _say(number, rounds, "idle")
         samples += _round(bench, zygotes, "idle", None)
-    with bench.serving() as (spec, _):
-        neighbour = Neighbour(spec)
+    with bench.serving() as serving:
+        neighbour = Neighbour(serving.spec)
         with neighbour.serving():
             with neighbour.counting() as alone:
                 time.sleep(ALONE_SECONDS)
@@ -79,17 +86,17 @@ def measure(folder: Path, *, rounds: int) -> Figures:
     return Figures(samples=tuple(samples), zygotes=tuple(zygotes), neighbour_alone_tokens_per_second=alone[0])
 
 
-def _round(bench: Bench, zygotes: list[Warm], place: Place, neighbour: Neighbour | None) -> Sequence[Sample]:
+def _round(bench: Trials, zygotes: list[Warm], place: Place, neighbour: Neighbour | None) -> Sequence[Sample]:
     """Start one engine cold, promote one, evict one more zygote."""
     with bench.zygote() as evicted:
-        zygotes.append(_warm(place, evicted, engines.evict(evicted)))
+        zygotes.append(_warm(place, evicted, trial.end(evicted.process)))
     time.sleep(REST_SECONDS)
     cold = _sample("cold", place, neighbour, bench.cold)
     time.sleep(REST_SECONDS)
     with bench.zygote() as zygote:
         zygotes.append(_warm(place, zygote, None))
         time.sleep(REST_SECONDS)
-        promoted = _sample("promoted", place, neighbour, partial(bench.promote, zygote))
+        promoted = _sample("promoted", place, neighbour, lambda: bench.promote(zygote).start)
     time.sleep(REST_SECONDS)
     return cold, promoted
 

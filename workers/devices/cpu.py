@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.devices.provider import Device
+from workers.devices.provider import Device, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +20,7 @@ class CpuShares:
     def in_use(self, uuid: str) -> str:
         """Return an empty text, because the operating system frees all resources of a process that has ended."""
         return ""
+
+    def reading(self, uuid: str) -> Reading:
+        """Return nothing known, because a share is no device."""
+        return Reading()

@@ -2,7 +2,9 @@
 
 The faults are in ``fake-devices.json`` in the data directory, by device. The file is read at every call; without faults
 it is absent:
-    {"fake-0": {"fault": "Xid 79"}, "fake-1": {"release_seconds": 3.0}, "fake-2": {"wedged": "in use"}}
+    {"fake-0": {"fault": "Xid 79"}, "fake-1": {"release_seconds": 3.0}, "fake-2": {"wedged": "in use"},
+     "fake-3": {"pid": 4711}}
+A device whose "pid" is that of a living process is in use by it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from workers import processes
 from workers.devices.errors import DevicesUnreadable
-from workers.devices.provider import Device
+from workers.devices.provider import Device, Reading
 
 MEMORY_BYTES = 80 * 2**30
 
@@ -49,11 +52,17 @@ class FakeDevices:
             return str(error)
         if wedged := faults.get("wedged"):
             return str(wedged)
+        if pids := _pids(faults):
+            return f"processes {pids[0]} use it"
         asked_at = self._asked_at.setdefault(uuid, time.monotonic())
         if time.monotonic() - asked_at < float(faults.get("release_seconds", 0.0)):
             return "its memory is being released"
         del self._asked_at[uuid]
         return ""
+
+    def reading(self, uuid: str) -> Reading:
+        """Return its process; it uses no memory and computes nothing. Raises DevicesUnreadable."""
+        return Reading(used_bytes=0, utilisation_percent=0, pids=_pids(self._faults().get(uuid, {})))
 
     def _faults(self) -> dict[str, dict[str, Any]]:
         try:
@@ -63,3 +72,8 @@ class FakeDevices:
         except (OSError, ValueError) as error:
             raise DevicesUnreadable(str(self.path), str(error)) from error
         return dict(found)
+
+
+def _pids(faults: dict[str, Any]) -> tuple[int, ...]:
+    pid = faults.get("pid")
+    return (int(pid),) if pid is not None and processes.identify(int(pid)) is not None else ()

@@ -7,13 +7,14 @@ machine, whatever the value of CUDA_VISIBLE_DEVICES.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from workers.devices.errors import DevicesUnreadable
-from workers.devices.provider import Device
+from workers.devices.provider import Device, Reading
 
 #: Memory that a driver may use on an idle GPU, in addition to what NVML reports as reserved.
 IDLE_BYTES = 512 * 2**20
@@ -60,6 +61,22 @@ class Gpus:
         # In a container NVML shows the memory of other containers' processes, but not the processes.
         return f"{used / 2**20:.0f} MiB of its memory are in use" if used > IDLE_BYTES else ""
 
+    def reading(self, uuid: str) -> Reading:
+        """Return what the GPU does now. Raises DevicesUnreadable."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            milliwatts = _supported(pynvml.nvmlDeviceGetPowerUsage, handle)
+            return Reading(
+                used_bytes=_used_bytes(handle),
+                utilisation_percent=getattr(_supported(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
+                temperature_celsius=_supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+                power_watts=None if milliwatts is None else milliwatts / 1000,
+                pids=tuple(int(process.pid) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+                reports_xid=_reports_xid(handle),
+            )
+        except pynvml.NVMLError as error:
+            raise DevicesUnreadable("NVML", str(error)) from error
+
 
 def _device(index: int) -> Device:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -98,3 +115,16 @@ def _used_bytes(handle: Any) -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+
+
+def _reports_xid(handle: Any) -> bool:
+    types = _supported(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+    return bool((types or 0) & pynvml.nvmlEventTypeXidCriticalError)
+
+
+def _supported(query: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers, None if the GPU does not support the query."""
+    try:
+        return query(*arguments)
+    except pynvml.NVMLError_NotSupported:
+        return None

@@ -19,6 +19,21 @@ class Device:
     fault: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one device does now. None: the device does not say."""
+
+    used_bytes: int | None = None
+    #: Share of the last second in which it computed, percent.
+    utilisation_percent: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    #: The processes that use it, as far as the driver shows them.
+    pids: tuple[int, ...] = ()
+    #: The driver reports its Xid errors as events.
+    reports_xid: bool | None = None
+
+
 class DeviceProvider(Protocol):
     """The devices of one node. Calls take milliseconds and come from the agent's thread only."""
 
@@ -27,3 +42,6 @@ class DeviceProvider(Protocol):
 
     def in_use(self, uuid: str) -> str:
         """Return what still uses the device, as text for operators; empty once it is free. Raises nothing."""
+
+    def reading(self, uuid: str) -> Reading:
+        """Return what the device does now. Raises DevicesUnreadable."""

@@ -41,6 +41,9 @@ NEVER_INHERITED = frozenset({"PYTHONHASHSEED", "PYTHONPATH", "VLLM_API_KEY", "VL
 #: Variables that belong to one replica; a zygote gets them when it is promoted.
 REPLICA_VARIABLES = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
 
+#: The OpenBLAS of numpy and scipy starts a thread pool on import, and a zygote must keep a single thread.
+SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
@@ -147,8 +150,7 @@ def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> Engi
     """
     python, _, *module_and_arguments = plain.argv
     env = {name: value for name, value in plain.env.items() if name not in REPLICA_VARIABLES}
-    # The OpenBLAS of numpy and scipy starts a thread pool on import, and a zygote must keep a single thread.
-    env["OPENBLAS_NUM_THREADS"] = "1"
+    env |= SINGLE_THREADED
     program = Path(zygote.__file__).resolve()
     options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]
     return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env)

@@ -2,6 +2,7 @@
 
 EngineError
 ├── EngineUnavailable   this machine cannot run that engine; with a remedy
+├── TrialFailed         an engine that a check or a benchmark started did not do what it should
 ├── UnknownEngine       no driver has that name
 ├── UnknownEngineKey    the secrets of this machine lack the key that an engine's token is derived from
 └── ZygoteError         a zygote did not answer: it has ended, still imports, hangs, or is not a zygote
@@ -22,6 +23,15 @@ class EngineUnavailable(EngineError):
         super().__init__(f"{reason} ({remedy})")
         self.reason = reason
         self.remedy = remedy
+
+
+class TrialFailed(EngineError):
+    """``problem`` is a sentence; ``log`` the end of the engine's log, or empty."""
+
+    def __init__(self, problem: str, log: str = "") -> None:
+        super().__init__(f"{problem}\n{log}" if log else problem)
+        self.problem = problem
+        self.log = log
 
 
 class UnknownEngine(EngineError):

@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, measure_routing, models, retention, routing, sizing
+from hearth.cli import backup, checks, gpu_check, measure_routing, models, retention, routing, sizing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -83,6 +83,7 @@ for command in (
     routing.explain_route,
     measure_routing.measure_routing,
     checks.check,
+    gpu_check.gpu_check,
     audit_isolation,
 ):
     hearth.add_command(command)
