@@ -38,6 +38,8 @@ class Hub:
     gated: str = ""
     #: Names of files that are sent with other bytes than their SHA-256 says.
     corrupt: set[str] = field(default_factory=set)
+    #: Other names than the files have, as the model's list says them.
+    listed_names: dict[str, str] = field(default_factory=dict)
     #: Other sizes than the files have, as the model's list says them.
     listed_sizes: dict[str, int] = field(default_factory=dict)
     #: Large files stop after so many bytes of a response until ``go_on`` is set.
@@ -161,7 +163,7 @@ def _described(hub: Hub, files: list[Path]) -> Iterator[tuple[str, dict[str, obj
         if size >= LARGE_BYTES:
             lfs = {"size": size, "pointerSize": 134}
             facts["lfs"] = lfs | {"sha256": _sha256(file), "oid": _sha256(file)}
-        yield name, facts
+        yield hub.listed_names.get(name, name), facts
 
 
 def _sha256(file: Path) -> str:

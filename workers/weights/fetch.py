@@ -18,6 +18,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -43,7 +44,8 @@ RESERVE_BYTES = 256 << 20
 #: Weights are in several files with such an index, which names all of them.
 INDEX = ".index.json"
 _PR_SET_DUMPABLE = 4
-_SHA256_DIGITS = 64
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"([0-9a-f]{64})?")
 
 
 class CannotFetch(Exception):
@@ -57,6 +59,12 @@ class File:
     name: str
     size: int
     sha256: str
+
+    @property
+    def is_safe(self) -> bool:
+        """Return whether its paths are within the cache."""
+        parts = self.name.split("/")
+        return not {"", ".", ".."} & {*parts} and "\0" not in self.name and bool(_SHA256.fullmatch(self.sha256))
 
 
 class Fetch:
@@ -102,8 +110,13 @@ class Fetch:
         return sum(self._present(file) for file in self.files)
 
     def _listed(self) -> tuple[File, ...]:
-        """Return the files to fetch, as the hub lists the commit. Raises CannotFetch, _HubSilent."""
+        """Return the files to fetch, as the hub lists the commit. Raises CannotFetch, _HubSilent.
+
+        Names and hashes become paths, so those that would lead elsewhere are refused.
+        """
         source, commit = self._job.source, self._job.commit
+        if not _COMMIT.fullmatch(commit):
+            raise CannotFetch(f"{commit!r} is no commit; deploy {source} again")
         try:
             found = huggingface_hub.HfApi(token=self._job.token).model_info(
                 source, revision=commit, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
@@ -114,7 +127,10 @@ class Fetch:
             raise _HubSilent(f"{constants.ENDPOINT} does not answer ({type(error).__name__})") from error
         listed = {each.rfilename: each for each in found.siblings or []}
         names = choice.chosen(listed, self._job.load_format)
-        return tuple(_file(listed[name]) for name in names)
+        files = tuple(_file(listed[name]) for name in names)
+        if wrong := next((file for file in files if not file.is_safe), None):
+            raise CannotFetch(f"{constants.ENDPOINT} lists a file that cannot be stored: {wrong.name!r}")
+        return files
 
     def _refused(self, error: errors.HfHubHTTPError) -> Exception:
         status, source = error.response.status_code, self._job.source
@@ -297,8 +313,7 @@ def _sha256(path: Path) -> str:
 
 def _sha256_in_name(blob: Path) -> str:
     """Return the SHA-256 that the name of a large file's content is; empty for another name."""
-    digits = set(blob.name) <= set("0123456789abcdef")
-    return blob.name if len(blob.name) == _SHA256_DIGITS and digits else ""
+    return blob.name if _SHA256.fullmatch(blob.name) else ""
 
 
 def _size(path: Path) -> int:

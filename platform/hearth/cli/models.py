@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -39,13 +39,14 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
         raise click.BadParameter(f"{error} in {text!r}.") from error
 
 
-def _token(context: click.Context, parameter: click.Parameter, file: TextIO | None) -> str | None:
+def _token(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
     """Return the first line of a file. Raises BadParameter if it is empty."""
-    if file is None:
+    if path is None:
         return None
-    found = file.readline().strip()
+    with click.open_file(path) as file:
+        found: str = file.readline().strip()
     if not found:
-        raise click.BadParameter(f"the first line of {file.name} is empty.")
+        raise click.BadParameter(f"the first line of {path} is empty.")
     return found
 
 
@@ -87,7 +88,7 @@ def _token(context: click.Context, parameter: click.Parameter, file: TextIO | No
 @click.option(
     "--hub-token-file",
     "hub_token",
-    type=click.File(),
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     callback=_token,
     metavar="FILE",
     help="Token with which a gated or private model is read on the hub: the first line of FILE, - for standard input. "
@@ -248,7 +249,7 @@ def share(name: str, public: bool, private: bool, tenants: tuple[str, ...]) -> N
 @click.option(
     "--file",
     "token",
-    type=click.File(),
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     callback=_token,
     metavar="FILE",
     help="Read the token from the first line of FILE, - for standard input, instead of the terminal.",

@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 #: Fields of bodies that hold a value of a kind with another name.
-_PARAMS = {"model name": "name", "number of aliases": "aliases", "list of tenants": "tenants"}
+_PARAMS = {"model name": "name", "number of aliases": "aliases", "list of tenants": "tenants", "hub token": "hub_token"}
 
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:

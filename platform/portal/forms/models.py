@@ -12,6 +12,7 @@ from catalogue.models import Model
 from portal.fleet.model_changes import ModelChange
 from portal.forms.base import PageForm
 from tenants.models import Tenant
+from workers.models import HubToken
 from workers.weights.hub_tokens import LONGEST_TOKEN
 
 _NAME = "Enter a name of at most 200 characters."
@@ -58,6 +59,8 @@ class ModelForm(PageForm):
             "tenants": administration.slugs_of(model.shared_with),
         }
         super().__init__(data, initial=initial)
+        if not HubToken.objects.filter(model=model).exists():
+            del self.fields["remove_hub_token"]
         active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
         shared = Tenant.objects.filter(id__in=model.shared_with)
         offered = {tenant.slug: tenant for tenant in (*active, *shared)}
@@ -68,6 +71,7 @@ class ModelForm(PageForm):
     def change(self, old_name: str) -> ModelChange:
         """Return the change of a valid form. The model's old name becomes an alias."""
         values = self.cleaned_data
+        removes_token = values.get("remove_hub_token", False)
         kept = {old_name} - {values["name"]}
         public = values["visibility"] == Model.Visibility.PUBLIC
         return ModelChange(
@@ -75,5 +79,5 @@ class ModelForm(PageForm):
             aliases=tuple({*values["aliases"].split()} | kept),
             visibility=values["visibility"],
             tenants=() if public else tuple(values["tenants"]),
-            hub_token="" if values["remove_hub_token"] else values["hub_token"] or None,
+            hub_token="" if removes_token else values["hub_token"] or None,
         )

@@ -41,6 +41,7 @@ from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
 from workers.errors import BadCount
 from workers.fleet import inventory
 from workers.models import Deployment, Node, Slot
+from workers.weights import hub_tokens
 
 QWEN3_ARGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter"),
@@ -328,6 +329,25 @@ def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub) -> None:
         deploy(SYSTEM, spec, 0)
     made = deploy(SYSTEM, replace(spec, allow_pickle=True), 0)
     assert "--trust-remote-code" in made.revision.engine_args
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_gated_model_is_looked_up_with_its_token(known: hub.Hub, tmp_path: Path) -> None:
+    known.gated = "hf_token"
+    with pytest.raises(PreflightError) as refused:
+        typed("gated", "--source", hub.MODEL, "--replicas", "0")
+    assert "--hub-token-file" in refused.value.remedy
+    (tmp_path / "token").write_text("hf_token\n")
+    typed("gated", "--source", hub.MODEL, "--replicas", "0", "--hub-token-file", str(tmp_path / "token"))
+    known.branches = {"main": hub.NEW}
+    typed("gated", "--source", hub.MODEL)  # with the token that is stored
+    assert commit(Deployment.objects.select_related("revision").get(name="gated")) == hub.NEW
+    (tmp_path / "token").write_text("hf_other\n")
+    typed("gated", "--hub-token-file", str(tmp_path / "token"))
+    assert hub_tokens.read(Model.objects.get(name="gated").id) == "hf_other"
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(click.BadParameter, match="is empty"):
+        typed("gated", "--hub-token-file", str(tmp_path / "token"))
 
 
 @pytest.mark.usefixtures("filled")

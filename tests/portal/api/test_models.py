@@ -23,6 +23,7 @@ from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
 from workers.fleet import inventory
 from workers.models import Deployment, Replica
+from workers.weights import hub_tokens
 
 TINY = f"/api/v1/models/{MODEL}"
 
@@ -60,6 +61,23 @@ def test_only_operators_see_how_engines_are_started(world: World, as_operator: A
         listed = client.get("/api/v1/models").json()["data"]
         one = client.get(TINY).json()
         assert [each["engine_args"] for model in (*listed, one) for each in model["revisions"]] == [expected] * 2
+
+
+def test_a_token_for_the_hub_is_written_and_never_shown(
+    world: World, as_operator: APIClient, as_acme: APIClient
+) -> None:
+    token = "hf_" + "t" * 34
+    answers = [as_operator.patch(TINY, {"hub_token": token}, format="json"), as_operator.get(TINY), as_acme.get(TINY)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert not any("hub_token" in answer.json() or token in answer.content.decode() for answer in answers)
+    assert hub_tokens.read(Model.objects.get().id) == token
+    assert as_acme.patch(TINY, {"hub_token": "hf_mine"}, format="json").status_code == 403
+    refused = as_operator.patch(TINY, {"hub_token": "two words"}, format="json")
+    assert (refused.status_code, "two words" in refused.content.decode()) == (400, False)
+    assert error_of(refused)["param"] == "hub_token"
+    assert hub_tokens.read(Model.objects.get().id) == token
+    assert as_operator.patch(TINY, {"hub_token": None}, format="json").status_code == 200
+    assert hub_tokens.read(Model.objects.get().id) is None
 
 
 def test_an_archived_model_stops_and_its_deployment_leaves_the_lists(world: World, as_operator: APIClient) -> None:
@@ -170,6 +188,19 @@ def test_the_models_page_keeps_what_was_typed_and_says_what_is_wrong(world: Worl
     assert refused.status_code == 400
     assert 'value="Bad Name"' in page and "is not a valid model name" in page
     assert browser.get("/portal/models/nothing/").status_code == 404
+
+
+def test_the_models_page_sets_and_removes_a_token_and_never_shows_it(world: World) -> None:
+    browser, address = signed_in(world, operator=True), f"/portal/models/{MODEL}/"
+    form = {"name": MODEL, "visibility": "public", "hub_token": "hf_secret"}
+    assert "remove_hub_token" not in browser.get(address).content.decode()
+    assert browser.post(address, form).status_code == 302
+    page = browser.get(address).content.decode()
+    assert ("hf_secret" in page, "remove_hub_token" in page) == (False, True)
+    assert browser.post(address, form | {"hub_token": ""}).status_code == 302
+    assert hub_tokens.read(Model.objects.get().id) == "hf_secret"
+    assert browser.post(address, form | {"hub_token": "", "remove_hub_token": "on"}).status_code == 302
+    assert hub_tokens.read(Model.objects.get().id) is None
 
 
 def test_pages_archive_projects_and_tenants(world: World) -> None:

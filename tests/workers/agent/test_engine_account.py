@@ -14,13 +14,18 @@ import psutil
 import pytest
 from pytest_django.fixtures import Settings
 
+from catalogue.models import ModelRevision
+from tenants.audit import SYSTEM
+from tests import hub
 from tests.workers.agent_processes import agent_thread, end_everything, in_state, settled, until, warm
 from tests.workers.conftest import Fleet
 from workers.agent.processes import engine_account
 from workers.agent.processes.engine_account import EngineAccount, require_readable
-from workers.models import Deployment, Pool, Replica
+from workers.agent.processes.process_records import ProcessRecords
+from workers.models import Deployment, Pool, Replica, Weights
 from workers.scheduler import reconciler
 from workers.system_account import AccountUnusable
+from workers.weights import hub_tokens
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
@@ -87,6 +92,34 @@ def test_engines_and_placeholders_run_as_their_own_user(
         sockets = (data_dir / "s").stat()
         assert (sockets.st_uid, sockets.st_gid, sockets.st_mode & 0o7777) == (0, NOBODY.pw_gid, 0o1770)
     reconciler.tick()
+
+
+def test_a_fetch_runs_as_the_user_of_engines_and_into_their_home(
+    fleet: Fleet, data_dir: Path, account: EngineAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ModelRevision.objects.update(source=hub.MODEL, engine="vllm", engine_args=["--revision", hub.OLD])
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(hub.LARGE_BYTES))
+    hub_tokens.store(SYSTEM, fleet.revision.model, "hf_token")
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with hub.running(tmp_path) as known, agent_thread(data_dir):
+        known.gated, known.pause_after_bytes = "hf_token", hub.LARGE_BYTES // 2
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        fleet.revision.refresh_from_db()
+        fleet.deploy(1)
+        reconciler.tick()
+        until(lambda: known.begun_at)
+        [record] = ProcessRecords(data_dir / "engines", fleet.node.name).fetches()
+        assert psutil.Process(record.pid).uids().real == NOBODY.pw_uid
+        tried = ["/bin/cat", f"/proc/{record.pid}/environ"]
+        seen = subprocess.run(account.command(tried), capture_output=True, check=False, cwd="/")
+        assert seen.returncode != 0 and b"denied" in seen.stderr, "an engine reads nothing of a process with a token"
+        known.go_on.set()
+        until(lambda: Weights.objects.filter(state="ready"))
+    folder = Path(Weights.objects.get().folder)
+    assert folder.is_relative_to(data_dir / engine_account.HOME)
+    assert (folder / "model.safetensors").stat().st_uid == NOBODY.pw_uid
 
 
 def check_rights(pid: int, data_dir: Path) -> None:

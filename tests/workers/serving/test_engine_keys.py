@@ -14,12 +14,14 @@ from hearth import secrets
 from hearth.cli.instance import secrets_in_use
 from hearth.cli.instance.secrets_in_use import EngineKeyUse
 from hearth.secrets import Secrets
+from tenants.audit import SYSTEM
 from tenants.ids import ReplicaId
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.engines.errors import UnknownEngineKey
 from workers.models import Deployment, GatewayLoad, Node, Replica
 from workers.serving import endpoints, engine_keys, gateway_load
 from workers.serving.gateway_load import DeploymentLoad
+from workers.weights import hub_tokens
 
 pytestmark = pytest.mark.django_db
 
@@ -61,6 +63,22 @@ def in_use(found: Secrets) -> list[EngineKeyUse]:
     connection.ensure_connection()
     assert isinstance(connection.connection, psycopg.Connection)
     return secrets_in_use.engine_keys(connection.connection, found)
+
+
+def test_a_token_for_the_hub_keeps_the_engine_key_that_it_is_sealed_with(
+    fleet: Fleet, first: Secrets, settings: Settings
+) -> None:
+    hub_tokens.store(SYSTEM, fleet.revision.model, "hf_token")
+    settings.SECRETS = second = secrets.rotated(first, caches=False)
+    assert hub_tokens.read(fleet.revision.model_id) == "hf_token"
+    [use] = [use for use in in_use(second) if use.kind == "model"]
+    assert (use.name, use.fingerprint) == ("tiny-chat", name(first))
+    assert "hearth model secret tiny-chat" in use.remedy
+    hub_tokens.store(SYSTEM, fleet.revision.model, "hf_token")
+    assert [use.fingerprint for use in in_use(second) if use.kind == "model"] == [name(second)]
+    settings.SECRETS = first
+    with pytest.raises(UnknownEngineKey):
+        hub_tokens.read(fleet.revision.model_id)
 
 
 def test_engines_of_before_and_after_a_rotation_have_tokens_of_their_own_keys(

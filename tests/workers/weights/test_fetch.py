@@ -176,6 +176,14 @@ def test_a_full_disk_is_found_before_the_download(node: Node) -> None:
     assert node.hub.begun_at == []
 
 
+@pytest.mark.parametrize("name", ["../../../../victim.json", "/tmp/victim.json", "a//b.json", "./a.json"])
+def test_a_file_that_would_lie_outside_the_cache_is_refused(node: Node, name: str) -> None:
+    node.hub.listed_names = {"config.json": name}
+    report = node.fetch()
+    assert (report.state, "lists a file that cannot be stored" in report.error) == ("failed", True)
+    assert node.hub.sent == []
+
+
 def test_a_silent_hub_does_no_harm_to_a_cache_that_has_all(node: Node) -> None:
     node.fetch()
     node.hub.url = "http://127.0.0.1:9"
