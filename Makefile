@@ -14,7 +14,7 @@ PYTHON_CLIENTS := tests/journey/python_clients
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-hostile bench-coldstart bench-routing bench-routing-matrix bench-routing-live bench-calibration fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-hostile bench-coldstart bench-routing bench-routing-host-memory bench-routing-matrix bench-routing-live bench-calibration fmt lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -59,7 +59,7 @@ check: install-dev ## Lint, types, import rules, migrations, the guard of platfo
 	$(BIN)/python -W ignore manage.py check
 	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
 
-bench: bench-gateway bench-cache bench-drain bench-hostile bench-routing bench-routing-matrix bench-calibration bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
+bench: bench-gateway bench-cache bench-drain bench-hostile bench-routing bench-routing-host-memory bench-routing-matrix bench-calibration bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
 
 bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (12 minutes)
 	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
@@ -78,6 +78,9 @@ bench-hostile: install ## Measure what one hostile tenant does to a quiet one (4
 
 bench-routing: install ## Simulate routing policies side by side (5 minutes; BENCH_ARGS="--trace FILE" adds a trace)
 	@exec $(BIN)/python -m benchmarks.routing $(BENCH_ARGS)
+
+bench-routing-host-memory: install ## Simulate Hearth before engines that keep evicted prompts in host memory (10 minutes)
+	@exec $(BIN)/python -m benchmarks.routing.host_memory $(BENCH_ARGS)
 
 bench-routing-matrix: install ## Simulate the best of them in 38 settings (5 minutes; BENCH_ARGS=--all for every combination)
 	@exec $(BIN)/python -m benchmarks.routing.matrix $(BENCH_ARGS)

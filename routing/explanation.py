@@ -134,7 +134,7 @@ def header(found: Decided) -> str:
     best, second = best_two(found)
     term = _deciding_term(found, best, second)
     by = f"; by={term}" if term is not None else ""
-    seconds = f"{best.backlog + best.prefill:.2f}"
+    seconds = f"{best.backlog + best.prefill + best.reload:.2f}"
     return f"{found.reason}{by}; warm_tokens={best.warm_tokens}; seconds={seconds}; policy={found.policy.name}"
 
 

@@ -318,9 +318,13 @@ class ReplicaLoad(Generic[R]):
             self._withdrawn += seconds
             self.end(request, now)
 
+    def seconds_per_token(self, now: float) -> float:
+        """Return the prefill speed, by this replica's answers alone."""
+        return self.estimate(now).seconds_per_token(PRIOR_SECONDS_PER_TOKEN)
+
     def learn(self, seconds: float, tokens: int, now: float) -> None:
         """Record how long the computing of these prompt tokens took."""
-        expected = tokens * self.estimate(now).seconds_per_token(PRIOR_SECONDS_PER_TOKEN)
+        expected = tokens * self.seconds_per_token(now)
         kept = MEMORY * _left(now - self._learned_at, MEMORY_SECONDS)
         self._learned_seconds = self._learned_seconds * kept + min(seconds, LARGEST_SURPRISE * expected)
         self._learned_tokens = self._learned_tokens * kept + tokens

@@ -15,6 +15,7 @@ from catalogue.routing_policy import DEFAULT, EVEN, EXPECTED_SECONDS, TERMS, Rou
 from routing.drift import Drift
 from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
+from routing.reload_speed import ReloadSpeed
 from routing.replica_load import AVERAGE_SECONDS, LoadRow, ReplicaLoad, typical_seconds_per_token
 from routing.sessions import SessionMap, mark, rendezvous
 from routing.shared_counters import CounterTable
@@ -73,12 +74,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica would cost a request, in seconds."""
 
     replica_id: UUID
-    #: Estimated prompt tokens in its prefix cache; and the links of the prompt that this process has sent there.
+    #: Estimated prompt tokens that it holds; and the links of the prompt that are known to have been sent there.
     warm_tokens: int
     depth: int
     #: Work before it, and its own prompt.
     backlog: float
     prefill: float
+    #: Copying what is in host memory into its cache.
+    reload: float = 0.0
     #: How long the requests that follow would wait for it, all together.
     displaced: float
     #: How much longer its answer takes because of the others that are written beside it.
@@ -87,6 +90,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     leaving: float = 0.0
     #: What the weights of the deployment's policy add to the sum of these terms, or take off it.
     weighting: float = 0.0
+    #: Those of the warm tokens that are in host memory.
+    host_tokens: int = 0
     #: How many requests run on it.
     requests: int = 0
     #: What is believed of its cache was wrong too often, so nothing counts as warm there.
@@ -97,7 +102,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost(self) -> float:
         """Return what is compared."""
-        return self.backlog + self.prefill + self.displaced + self.decode + self.leaving + self.weighting
+        known = self.backlog + self.prefill + self.reload + self.displaced + self.decode + self.leaving
+        return known + self.weighting
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,20 +112,26 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     #: How many tokens the cache holds, or None if the engine has not said.
     cache_tokens: int | None = None
+    #: How many tokens it keeps in host memory, or None if it has not said, or keeps none.
+    host_cache_tokens: int | None = None
 
 
 class _Known:
     """What is known of one boot of a replica."""
 
     __slots__ = (
-        "boot", "cache", "contradicted", "drift", "in_use", "load", "mark", "memory", "met_at", "tokens", "tokens_each",
+        "boot", "cache", "contradicted", "drift", "in_use", "load", "mark", "memory", "met_at", "reload", "tokens",
+        "tokens_each",
     )  # fmt: skip
 
     def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory, met_at: float) -> None:
         self.boot = boot
         self.met_at = met_at
         self.memory = memory
-        self.cache = ReplicaCache(boot.cache_tokens or DEFAULT_CACHE_TOKENS, memory)
+        self.cache = ReplicaCache(
+            boot.cache_tokens or DEFAULT_CACHE_TOKENS, memory, host_capacity=boot.host_cache_tokens or 0
+        )
+        self.reload = ReloadSpeed()
         self.load: ReplicaLoad[Choice] = ReplicaLoad(memory)
         self.mark = mark(replica_id.bytes)
         #: Tokens that this process's requests need in the cache: those that run, and about each of those that ended.
@@ -144,9 +156,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     replica_id: UUID
     reason: Reason
-    #: Estimated prompt tokens in its prefix cache.
+    #: Estimated prompt tokens that it holds, and those of them in host memory.
     warm_tokens: int
-    #: Those of them that are known to have been sent there.
+    host_tokens: int = 0
+    #: The warm ones that are known to have been sent there.
     held_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
@@ -154,6 +167,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     added_tokens: int = 0
     #: Expected seconds of its own prompt.
     prefill: float
+    #: Nothing was before it when it was sent.
+    was_first: bool = False
     prefix: PrefixHashes
     tenant: bytes = b""
     session: bytes | None = None
@@ -235,11 +250,13 @@ class Router:
             replica_id=chosen.replica_id,
             reason=reason,
             warm_tokens=chosen.warm_tokens,
+            host_tokens=chosen.host_tokens,
             held_tokens=prefix.tokens_of(chosen.depth),
             tokens=prefix.tokens + request.max_new_tokens,
-            added_tokens=min(prefix.tokens - chosen.warm_tokens, request.most_prompt_tokens)
+            added_tokens=min(prefix.tokens - chosen.warm_tokens + chosen.host_tokens, request.most_prompt_tokens)
             + min(request.max_new_tokens, int(known.load.mean_tokens)),
             prefill=chosen.prefill,
+            was_first=chosen.backlog == 0,
             prefix=prefix,
             tenant=request.tenant,
             session=request.session,
@@ -282,7 +299,9 @@ class Router:
         for replica_id, replica, load, rate in zip(candidates, replicas, loads, rates, strict=True):
             depth = self._warm.depth(prefix, replica.cache)
             drifts = replica.drift.concerns(request.tenant)
-            warm = 0 if drifts else prefix.tokens_of(depth)
+            reach = self._warm.reach(prefix, replica.cache, depth)
+            warm = 0 if drifts else prefix.tokens_of(reach)
+            in_host = warm - prefix.tokens_of(depth) if warm and reach > depth else 0
             if replica_id == home and self.has_peers and not drifts:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
             prefill = min(prefix.tokens - warm, request.most_prompt_tokens) * rate
@@ -291,14 +310,16 @@ class Router:
                 Candidate(
                     replica_id=replica_id,
                     warm_tokens=warm,
-                    depth=depth,
+                    depth=reach,
                     backlog=load.backlog,
                     prefill=prefill,
+                    reload=in_host * replica.reload.seconds_per_token,
                     displaced=load.displaced(
                         prefill + leaving, usual_arrivals=usual_arrivals, newness=replica.newness(now, oldest)
                     ),
                     decode=load.requests * load.seconds_per_neighbour * new_tokens,
                     leaving=leaving,
+                    host_tokens=in_host,
                     requests=int(load.requests),
                     drifts=drifts,
                 )
@@ -325,7 +346,7 @@ class Router:
         """Record that an answer began, or came whole; :meth:`learn` needs what this returns."""
         now = self._clock()
         known = choice.known
-        known.cache.add(choice.use.new_tokens, choice.use.stamp)
+        known.cache.hold(choice.use)
         prefill_seconds = known.load.answered(choice, choice.sent_at, now)
         if self.on_used is not None:
             self.on_used(choice, 0)
@@ -346,6 +367,7 @@ class Router:
         used what it holds.
         """
         known, now = choice.known, self._clock()
+        reloaded = min(choice.host_tokens, cached_tokens or 0)
         if cached_tokens is not None:
             total = computed_tokens + cached_tokens
             expected = choice.held_tokens * total // max(1, choice.prefix.tokens)
@@ -354,15 +376,21 @@ class Router:
             elif expected > LEAST_CORRECTED_TOKENS:
                 known.contradicted = None
             known.drift.compare(choice.tenant, expected, cached_tokens)
-        more = completion_tokens + computed_tokens - choice.use.new_tokens
+        more = completion_tokens + computed_tokens + reloaded - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
+        if cached_tokens is not None:
+            known.cache.scale(choice.use, (computed_tokens + cached_tokens) / max(1, choice.prefix.tokens))
         if self.on_used is not None:
             self.on_used(choice, more)
         if start.streamed:
             batch = (start.batch + known.load.requests(now)) / 2
             known.load.learn_decoding(completion_tokens, now - start.at, batch)
-        if start.streamed or completion_tokens <= 1:
+        if (start.streamed or completion_tokens <= 1) and not reloaded:
             known.load.learn(start.prefill_seconds, max(1, computed_tokens), now)
+        elif start.streamed and choice.was_first and start.prefill_seconds >= start.at - choice.sent_at:
+            # Nothing else was computed while it waited.
+            prefill = computed_tokens * known.load.seconds_per_token(now)
+            known.reload.learn(start.prefill_seconds - prefill, reloaded)
 
     def finish(self, choice: Choice, *, answered: bool) -> None:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
@@ -377,7 +405,7 @@ class Router:
         known.load.end(choice, now)
         if choice.use.stamp < known.cache.present:  # engines release its prompt now
             again = self._warm.use(choice.prefix, known.cache, _ticks(now))
-            known.cache.add(again.new_tokens, again.stamp)
+            known.cache.hold(again)
 
     def tokens_in_flight(self, replica_id: UUID) -> int:
         """Return prompt and most new tokens of the requests that run on a replica."""
@@ -420,7 +448,8 @@ class Router:
         for known in self._replicas.values():
             if known.memory.key == key:
                 use = self._warm.use(prefix, known.cache, _ticks(at))
-                known.cache.add(use.new_tokens + more_tokens, use.stamp)
+                known.cache.hold(use)
+                known.cache.add(more_tokens, use.stamp)
 
     def _correct(self, choice: Choice) -> None:
         """Believe that a prompt was not held; with a second one of another beginning, that its age is evicted.
@@ -429,7 +458,7 @@ class Router:
         """
         known, root = choice.known, choice.prefix.hashes[0]
         if known.contradicted not in (None, root):
-            known.cache.correct(choice.use.before)
+            known.cache.correct(choice.use)
         known.contradicted = root
 
     def _keep_in_use(self, known: _Known, now: float) -> None:
@@ -440,7 +469,7 @@ class Router:
             if used_at >= aging:
                 return
             use = self._warm.use(choice.prefix, known.cache, _ticks(now))
-            known.cache.add(use.new_tokens, use.stamp)
+            known.cache.hold(use)
             del known.in_use[choice]
             known.in_use[choice] = use.stamp
 
@@ -464,6 +493,8 @@ class Router:
 
     def _meet(self, replica_id: UUID, boot: Boot) -> _Known:
         name = b"%b %d %d" % (replica_id.bytes, boot.generation, boot.cache_tokens or 0)
+        if boot.host_cache_tokens:
+            name += b" %d" % boot.host_cache_tokens
         key, now = hashlib.blake2b(name, digest_size=16).digest(), self._clock()
         met = self._replicas[replica_id] = _Known(replica_id, boot, self.state.place(key, now), now)
         return met
@@ -490,6 +521,7 @@ class Router:
         second = min((each for each in costs if each is not chosen), key=lambda each: each.cost)
         weights = policy.weights
         by_prefix = weights.prefill * (second.prefill - chosen.prefill)
+        by_prefix += weights.reload * (second.reload - chosen.reload)
         by_prefix += weights.displaced * (second.displaced - chosen.displaced)
         by_load = weights.backlog * (second.backlog - chosen.backlog) + weights.decode * (second.decode - chosen.decode)
         return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"

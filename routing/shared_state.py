@@ -3,7 +3,7 @@
 Its sections, of 8-byte words:
 
 - the table of warm prefixes and that of sessions, which every process writes;
-- for each replica the slices of its cache, which every process writes;
+- for each replica the slices of its cache and of its host memory, which every process writes;
 - the counters of tenants that wait (:mod:`routing.shared_counters`), which every process writes;
 - for each process and replica one row with its part of the load, which only that process writes; processes of other
   hosts have rows too, which one process of this host writes for them (:mod:`routing.exchange`).
@@ -23,7 +23,8 @@ from typing import Protocol
 MAX_PROCESSES = 16
 MAX_REMOTE = 48
 MAX_REPLICAS = 256
-#: Words of a replica's cache (:mod:`routing.warm_prefixes`), and a row of a load (:mod:`routing.replica_load`).
+#: Words of a replica's cache, and as many of its host memory (:mod:`routing.warm_prefixes`); and a row of a load
+#: (:mod:`routing.replica_load`).
 CACHE_WORDS = 2080
 ROW = struct.Struct("21d")
 #: Entries of the table of counters, and words of each.
@@ -43,7 +44,7 @@ _NAME_AT, _NAME_BYTES = WORD, 16
 _DIRECTORY_AT = _NAME_AT + _NAME_BYTES
 _REMOTE_AT = _DIRECTORY_AT + MAX_REPLICAS * _ENTRY.size
 _CACHES_AT = _REMOTE_AT + MAX_REMOTE * _ENTRY.size
-_CACHE_BYTES = CACHE_WORDS * WORD
+_CACHE_BYTES = 2 * CACHE_WORDS * WORD
 _ROWS_BYTES = MAX_REPLICAS * ROW.size
 #: Where rows and tables begin.
 _ROWS_AT = _CACHES_AT + MAX_REPLICAS * _CACHE_BYTES
@@ -88,17 +89,18 @@ class Alone:
 class ReplicaMemory:
     """The places of one replica with a cache that began empty."""
 
-    __slots__ = ("_memory", "_own_at", "_rows_at", "_state", "cache", "key", "number", "place", "shared")
+    __slots__ = ("_memory", "_own_at", "_rows_at", "_state", "cache", "host", "key", "number", "place", "shared")
 
     def __init__(
         self, key: bytes, memory: memoryview, cache: memoryview, place: int, state: SharedState | None
     ) -> None:
-        """Without ``state`` they are outside any shared memory."""
+        """``cache``: its words and those of host memory. Without ``state`` they are outside any shared memory."""
         self.key = key
         self.shared = state is not None
         #: Distinguishes it in the tables.
         self.number = int.from_bytes(key[:8])
-        self.cache = cache
+        self.cache = cache[:CACHE_WORDS]
+        self.host = cache[CACHE_WORDS:]
         self._memory = memory
         self.place = place
         self._rows_at = _ROWS_AT + place * ROW.size if state else 0

@@ -3,11 +3,18 @@
 An entry says when a replica last used one link of a prompt's chain. :class:`ReplicaCache` knows how many of a replica's
 tokens were last used when, hence since when whatever was not used again is evicted. So no entry is removed when its
 link is evicted or its replica restarts; the table overwrites what was used longest ago.
+
+An engine may keep in host memory what its cache evicts. It copies each prompt there when it computes it, so host memory
+holds what was last used too, only more of it: a second such count over the same entries says since when something is in
+neither.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
 from routing.shared_state import CACHE_WORDS, ReplicaMemory, private_place
@@ -36,14 +43,16 @@ _TOKENS = _STARTS + _RING
 class ReplicaCache:
     """What one replica's prefix cache holds, as far as requests tell: what was used longest ago is evicted first."""
 
-    __slots__ = ("_words", "capacity", "salt")
+    __slots__ = ("_words", "capacity", "host", "salt")
 
-    def __init__(self, capacity: int, memory: ReplicaMemory | None = None) -> None:
-        """``capacity`` is in tokens."""
+    def __init__(self, capacity: int, memory: ReplicaMemory | None = None, *, host_capacity: int = 0) -> None:
+        """Capacities are in tokens. Host memory that is no larger than the cache has nothing that the cache has not."""
         memory = memory or private_place()
         #: Distinguishes it in the table.
         self.salt = memory.number * _SPREAD & _WORD
         self.capacity = capacity
+        #: What host memory holds.
+        self.host = HostMemory(host_capacity, memory) if host_capacity > capacity else None
         self._words = memory.cache
 
     @property
@@ -98,8 +107,29 @@ class ReplicaCache:
             words[_GONE] += 1
         return max(now, self.present)
 
-    def correct(self, stamp: int) -> None:
-        """Evict what was last used up to ``stamp``, because an engine no longer held what was used then."""
+    def hold(self, use: Use) -> None:
+        """Count what was new in a prompt as computed, and held from then on."""
+        self.add(use.new_tokens, use.stamp)
+        if self.host is not None:
+            self.host.add(use.new_in_host, use.stamp)
+
+    def scale(self, use: Use, factor: float) -> None:
+        """Correct what host memory was taken to hold of a prompt that has ``factor`` times as many tokens.
+
+        Answers are not copied there, so what an engine computed beyond the prompt counts for the cache alone.
+        """
+        if self.host is not None:
+            self.host.add(int(use.new_in_host * (factor - 1)), use.stamp)
+
+    def correct(self, use: Use) -> None:
+        """Evict what was last used as long ago as a prompt was, because its engine no longer held it."""
+        if self.host is not None:
+            self.host.evict(use.before_in_host)
+        if self.host is None or use.before_in_host >= self.oldest:
+            self.evict(use.before)
+
+    def evict(self, stamp: int) -> None:
+        """Evict what was last used up to ``stamp``, at most an eighth of the cache."""
         words = self._words
         least = words[_HELD] - self.capacity // CORRECTED_PART
         last = min(self._slice(stamp), words[_BEGUN] - 1)
@@ -120,6 +150,34 @@ class ReplicaCache:
         return low
 
 
+class HostMemory(ReplicaCache):
+    """What one engine holds in host memory, what its cache holds included."""
+
+    __slots__ = ()
+
+    def __init__(self, capacity: int, memory: ReplicaMemory) -> None:
+        super().__init__(capacity, memory)
+        self._words = memory.host
+
+    def renew(self, spans: Sequence[tuple[int, int]], stamp: int) -> tuple[int, int]:
+        """Count a prompt as used now; return how many of its tokens are new, and when the rest was last used first.
+
+        ``spans``: the tokens of each of its links, and when that was last used before; 0 if never. New tokens are not
+        counted as held, see :meth:`add`.
+        """
+        oldest, present = self.oldest, self.present
+        new, earliest = 0, stamp
+        for before, group in groupby(spans, itemgetter(1)):  # most of a prompt was last used at one time
+            tokens = sum(each for each, _ in group)
+            if before < oldest:
+                new += tokens
+            else:
+                earliest = min(earliest, before)
+                if before < present:
+                    self.move(tokens, before)
+        return new, earliest
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """When a prompt was used, how many of its tokens were not held then, and when the rest was last used before."""
@@ -128,6 +186,9 @@ class Use:
     new_tokens: int
     #: The earliest such time; equal to ``stamp`` if nothing was held.
     before: int
+    #: The same of host memory.
+    new_in_host: int = 0
+    before_in_host: int = 0
 
 
 class WarmPrefixes:
@@ -141,16 +202,25 @@ class WarmPrefixes:
         self._mask = (len(entries) - 1) & ~(WAYS - 1)
 
     def depth(self, prefix: PrefixHashes, cache: ReplicaCache) -> int:
-        """Return how many leading links of a prompt are warm on a replica.
+        """Return how many leading links of a prompt are in a replica's cache."""
+        return self._search(prefix, cache, cache.oldest, 0)
+
+    def reach(self, prefix: PrefixHashes, cache: ReplicaCache, depth: int) -> int:
+        """Return how many are in its cache or in host memory; ``depth``: those in its cache."""
+        host = cache.host
+        return depth if host is None else self._search(prefix, cache, min(host.oldest, cache.oldest), depth)
+
+    def _search(self, prefix: PrefixHashes, cache: ReplicaCache, oldest: int, low: int) -> int:
+        """Return how many leading links were last used since ``oldest``; the first ``low`` were.
 
         Searches by halves, because the beginning of a chain is never evicted before its end.
         """
-        links, oldest = prefix.hashes, cache.oldest
-        if not links or not self._is_warm(links[0], cache, oldest):
-            return 0
+        links = prefix.hashes
+        if low == len(links) or not self._is_warm(links[low], cache, oldest):
+            return low
         if self._is_warm(links[-1], cache, oldest):
             return len(links)
-        low, high = 1, len(links)
+        low, high = low + 1, len(links)
         while high - low > 1:
             middle = (low + high) // 2
             if self._is_warm(links[middle - 1], cache, oldest):
@@ -168,7 +238,11 @@ class WarmPrefixes:
         entries, mask = self._entries, self._mask
         salt = cache.salt
         start = new_tokens = moved = moved_from = 0
-        stamp = earliest = cache.advance(now)
+        stamp, host = cache.advance(now), cache.host
+        if host is not None:
+            stamp = max(stamp, host.advance(now))
+        spans: list[tuple[int, int]] = []
+        earliest = stamp
         oldest, present = cache.oldest, cache.present
         last = len(prefix.hashes)
         for depth, (link, byte) in enumerate(zip(prefix.hashes, prefix.ends, strict=True), start=1):
@@ -193,9 +267,12 @@ class WarmPrefixes:
                     cache.move(moved, moved_from)
                     moved, moved_from = 0, before
                 moved += end - start
+            if host is not None:
+                spans.append((end - start, before))
             start = end
         cache.move(moved, moved_from)
-        return Use(stamp, new_tokens, earliest)
+        in_host = host.renew(spans, stamp) if host is not None else (0, 0)
+        return Use(stamp, new_tokens, earliest, *in_host)
 
     def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache) -> None:
         """Record that a replica does not hold a prompt beyond its first links, because it was not computed."""

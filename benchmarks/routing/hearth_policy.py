@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
+import msgspec
+
 from benchmarks.routing.simulator import Engine, Request
 from benchmarks.routing.workload import hashes
 from routing.exchange import Exchange
@@ -98,14 +100,19 @@ class Hearth:
         self.router = self._router(engines, state)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
         self._present = self._replicas
-        self._boots = {
-            replica: Boot(cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size)
-            for replica, engine in zip(self._replicas, engines, strict=True)
-        }
+        self._boots = {replica: self._boot(engine) for replica, engine in zip(self._replicas, engines, strict=True)}
         self.router.follow(self._boots)
 
     def _router(self, engines: Sequence[Engine], state: SharedState) -> Router:
         return Router(state, clock=self.clock)
+
+    def _boot(self, engine: Engine) -> Boot:
+        """Return what an engine says of itself."""
+        host = engine.scheduler.host
+        return Boot(
+            cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size,
+            host_cache_tokens=host.blocks * self._block_size if host is not None else None,
+        )
 
     def clock(self) -> float:
         """Return the simulation's time."""
@@ -117,7 +124,7 @@ class Hearth:
         present = [self._replicas[each] for each in replicas]
         for replica in set(present).difference(self._present):
             boot = self._boots[replica]
-            self._boots[replica] = Boot(generation=boot.generation + 1, cache_tokens=boot.cache_tokens)
+            self._boots[replica] = msgspec.structs.replace(boot, generation=boot.generation + 1)
         self._present = present
         self.router.follow({replica: self._boots[replica] for replica in present})
 
@@ -169,6 +176,21 @@ class Hearth:
         )
 
 
+class HostEvicted(Hearth):
+    """One that takes what the caches evict for lost."""
+
+    def _boot(self, engine: Engine) -> Boot:
+        return msgspec.structs.replace(super()._boot(engine), host_cache_tokens=None)
+
+
+class HostCached(Hearth):
+    """One that takes what is in host memory for cached."""
+
+    def _boot(self, engine: Engine) -> Boot:
+        boot = super()._boot(engine)
+        return msgspec.structs.replace(boot, cache_tokens=boot.host_cache_tokens, host_cache_tokens=None)
+
+
 class Exact(Hearth):
     """One that sees each engine's cache as it is at this moment, which is better than KV events can tell."""
 
@@ -202,10 +224,15 @@ class _EngineCaches(WarmPrefixes):
         self._router = router
 
     def depth(self, prefix: PrefixHashes, cache: ReplicaCache) -> int:
-        """Return how many leading links of a prompt are warm on a replica."""
+        """Return how many leading links of a prompt are in a replica's cache."""
         replica = self._router.replica_of(cache)
         held = len(self._engines[replica].scheduler.pool.match(prefix.hashes))
         return max([held, *(_common(prefix.hashes, other.hashes) for other in self._router.waiting(replica))])
+
+    def reach(self, prefix: PrefixHashes, cache: ReplicaCache, depth: int) -> int:
+        """Return how many are there or in host memory."""
+        host = self._engines[self._router.replica_of(cache)].scheduler.host
+        return depth if host is None else depth + host.match(prefix.hashes[depth:])
 
 
 def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:

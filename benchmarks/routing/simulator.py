@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from benchmarks.routing.workload import Conversation, Turn, Workload, hashes
 from workers.simulated.engine.block_pool import BlockPool
+from workers.simulated.engine.host_tier import HostTier
 from workers.simulated.engine.scheduler import Scheduled, Scheduler, Step, StepCosts
 
 #: Of every engine: seconds of a step, and of each sequence that it decodes for.
@@ -26,6 +27,14 @@ MAX_STEP_TOKENS = 2048
 LOOK_SECONDS = 0.005
 #: How often a replica that is to restart looks whether it has answered everything.
 RESTART_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host memory of an engine: its blocks, as a multiple of the cache's, and how fast they are copied back."""
+
+    factor: float
+    tokens_per_second: float
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +50,7 @@ class Request:
     first_token_at: float = 0.0
     ended_at: float = 0.0
     cached_tokens: int = 0
+    reloaded_tokens: int = 0
     sequence: Scheduled | None = None
 
     @property
@@ -96,6 +106,9 @@ class Engine:
 
     scheduler: Scheduler[Scheduled]
     costs: StepCosts
+    #: Of the copy of one token from host memory, and when the last of the copies ends, which follow each other.
+    reload_seconds: float = 0.0
+    reloaded_at: float = 0.0
     requests: dict[Scheduled, Request] = field(default_factory=dict)
     step: Step[Scheduled] | None = None
     began: float = 0.0
@@ -106,6 +119,14 @@ class Engine:
     version: int = 0
     busy_seconds: float = 0.0
     computed_prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reloaded:
+    """The blocks of a sequence that come from host memory are there."""
+
+    engine: Engine
+    sequence: Scheduled
 
 
 class _Look:
@@ -135,7 +156,7 @@ class Simulation:
         self.requests: list[Request] = []
         self._policies = policies
         self._block_size = workload.block_size
-        self._events: list[tuple[float, int, Engine | _Next | _Look | Restart, int]] = []
+        self._events: list[tuple[float, int, Engine | _Reloaded | _Next | _Look | Restart, int]] = []
         self._queues = deque(each for each in policies if isinstance(each, Queue))
         self._waiting = 0
         self._order = itertools.count()
@@ -155,6 +176,9 @@ class Simulation:
             if isinstance(what, Engine):
                 if what.version == version:
                     self._end_step(what, now)
+            elif isinstance(what, _Reloaded):
+                what.engine.scheduler.reloaded(what.sequence)
+                self._wake(what.engine, now)
             elif isinstance(what, _Next):
                 self._send(what, now)
             elif isinstance(what, Restart):
@@ -165,7 +189,7 @@ class Simulation:
                 self._give_turns(now)
         return self.requests
 
-    def _push(self, at: float, what: Engine | _Next | _Look | Restart, version: int = 0) -> None:
+    def _push(self, at: float, what: Engine | _Reloaded | _Next | _Look | Restart, version: int = 0) -> None:
         heapq.heappush(self._events, (at, next(self._order), what, version))
 
     def _restart(self, restart: Restart, now: float) -> None:
@@ -179,6 +203,8 @@ class Simulation:
             self._push(now + RESTART_SECONDS, restart)
             return
         else:
+            if engine.scheduler.host is not None:
+                engine.scheduler.host.clear()
             self.back_at = now
         for policy in self._policies:
             if isinstance(policy, Follower):
@@ -211,6 +237,10 @@ class Simulation:
         sequence = request.sequence = Scheduled(turn.prompt_tokens, turn.output_tokens, hashes(turn.blocks))
         engine.requests[sequence] = request
         engine.scheduler.add(sequence)
+        self._wake(engine, now)
+
+    def _wake(self, engine: Engine, now: float) -> None:
+        """Let an engine begin with what it has got."""
         if engine.step is None:
             self._begin_step(engine, now)
         elif engine.repeats > 1:
@@ -221,6 +251,9 @@ class Simulation:
 
     def _begin_step(self, engine: Engine, now: float) -> None:
         step = engine.step = engine.scheduler.next_step()
+        for sequence in engine.scheduler.take_reloads():
+            engine.reloaded_at = max(now, engine.reloaded_at) + sequence.reloaded_tokens * engine.reload_seconds
+            self._push(engine.reloaded_at, _Reloaded(engine, sequence))
         if step is None:
             return
         engine.began = now
@@ -242,6 +275,7 @@ class Simulation:
                 request = engine.requests[sequence]
                 request.first_token_at = now
                 request.cached_tokens = sequence.cached_tokens
+                request.reloaded_tokens = sequence.reloaded_tokens
                 self._policies[request.gateway].first_token(request, now)
             if sequence.emitted >= sequence.output_tokens:
                 scheduler.remove(sequence)
@@ -258,8 +292,8 @@ class Simulation:
             self._push(now + think, _Next(request.conversation, following))
 
 
-def engines(count: int, workload: Workload) -> list[Engine]:
-    """Return engines of the workload's size and speed."""
+def engines(count: int, workload: Workload, host: HostMemory | None = None) -> list[Engine]:
+    """Return engines of the workload's size and speed, with host memory if that is given."""
     costs = StepCosts(fixed=STEP_SECONDS, prompt_token=1 / workload.tokens_per_second, decode=SEQUENCE_SECONDS)
     return [
         Engine(
@@ -268,8 +302,10 @@ def engines(count: int, workload: Workload) -> list[Engine]:
                 block_size=workload.block_size,
                 max_sequences=MAX_SEQUENCES,
                 max_step_tokens=MAX_STEP_TOKENS,
+                host=HostTier(int(workload.cache_blocks * host.factor)) if host is not None else None,
             ),
             costs,
+            reload_seconds=1 / host.tokens_per_second if host is not None else 0.0,
         )
         for _ in range(count)
     ]

@@ -22,6 +22,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     backlog: float = 1.0
     prefill: float = 1.0
+    reload: float = 1.0
     displaced: float = 1.0
     decode: float = 1.0
     leaving: float = 1.0

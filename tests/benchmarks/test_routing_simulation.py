@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from benchmarks.routing import fairness, hearth_policy, workloads
+from benchmarks.routing import fairness, hearth_policy, host_memory, workloads
 from benchmarks.routing.__main__ import HEARTH, HEARTH_STRICT, HEARTHS, POLICIES, gateways
 from benchmarks.routing.fair_policy import FairHearth, Unshared
 from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.measures import Measures, measure
-from benchmarks.routing.simulator import Request, Restart, Simulation, engines
+from benchmarks.routing.simulator import HostMemory, Request, Restart, Simulation, engines
 from benchmarks.routing.workload import Workload
 
 
@@ -70,6 +70,27 @@ def test_through_more_processes_a_tenant_gets_no_more() -> None:
         shares[kind] = fairness.share(requests)
     assert shares[FairHearth] == pytest.approx(0.5, abs=0.02)
     assert shares[Unshared] < 0.4
+
+
+def test_with_host_memory_evicted_prompts_come_back_and_the_cost_counts_it() -> None:
+    shown = {
+        policy: host_memory.simulate(
+            host_memory.Task(
+                policy=policy,
+                host=HostMemory(factor=4.0, tokens_per_second=190_000),
+                share=0.2,
+                load=0.35,
+                gateways=processes,
+                hosts=processes,
+                seed=1,
+            )
+        )
+        for policy, processes in (("hearth", 2), ("host memory as evicted", 1), ("least-loaded", 1))
+    }
+    measured, reloaded = shown["hearth"]
+    assert reloaded > 0.05
+    assert measured.hit > 0.7
+    assert measured.p90 < shown["least-loaded"][0].p90
 
 
 def test_turns_follow_the_answer_before() -> None:

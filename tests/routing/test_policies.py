@@ -43,9 +43,7 @@ def keep_busy(router: Router, replica_id: UUID, requests: int = 1) -> list[Choic
 def test_each_term_of_a_cost_has_a_weight() -> None:
     terms = {name for name in Candidate.__struct_fields__ if name in TERMS}
     assert terms == set(TERMS)
-    one = Candidate(
-        replica_id=ONE, warm_tokens=0, depth=0, backlog=1.0, prefill=1.0, displaced=1.0, decode=1.0, leaving=1.0
-    )
+    one = msgspec.convert({"replica_id": ONE, "warm_tokens": 0, "depth": 0, **dict.fromkeys(TERMS, 1.0)}, Candidate)
     assert one.cost == len(TERMS)
 
 

@@ -81,6 +81,8 @@ class ReplicaStatus:
     kv_usage: float
     #: Tokens that its KV cache holds.
     cache_tokens: int | None
+    #: Tokens that it keeps in host memory.
+    host_cache_tokens: int | None
     #: Requests that its engine runs at once.
     max_requests: int | None
     #: Level it was started from, empty until that is known; and why not from a warmer one.
@@ -385,6 +387,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         waiting_requests=row.waiting_requests,
         kv_usage=row.kv_usage,
         cache_tokens=row.cache_tokens,
+        host_cache_tokens=row.host_cache_tokens,
         max_requests=row.max_requests,
         start_level=row.start_level,
         start_note=row.start_note,

@@ -86,6 +86,7 @@ def replicas(fleet: Fleet) -> list[Row]:
         "running_requests",
         "waiting_requests",
         "cache_tokens",
+        "host_cache_tokens",
         "max_requests",
         "last_error",
     )

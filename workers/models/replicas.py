@@ -78,6 +78,8 @@ class Replica(models.Model):
     kv_usage = models.FloatField(default=0.0)
     #: How many tokens its KV cache holds, as the engine says.
     cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
+    #: How many it keeps in host memory, as the engine says; None where there is none.
+    host_cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     #: How many requests it runs at once, as the engine says; further ones wait.
     max_requests = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)

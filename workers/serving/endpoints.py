@@ -44,6 +44,7 @@ _ANSWERING = CompiledQuery(
             "leaving",
             "max_requests",
             "deployment__routing",
+            "host_cache_tokens",
         )
     )
 )
@@ -62,6 +63,8 @@ class Endpoint:
     generation: int
     #: How many tokens its KV cache holds, None until the engine has said so.
     cache_tokens: int | None = None
+    #: How many it keeps in host memory; None if the engine has not said, or keeps none.
+    host_cache_tokens: int | None = None
     #: It serves only until another one is ready in its place.
     leaving: bool = False
     #: How many requests its engine runs at once, None until the engine has said so.
@@ -109,6 +112,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         leaving=told[1],
         max_requests=told[2],
         routing=routing_policy.from_json(told[3]),
+        host_cache_tokens=told[4],
     )
 
 

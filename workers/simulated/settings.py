@@ -13,6 +13,10 @@ from workers.simulated.faults import Faults
 VLLM_VERSION = "0.32.0"
 #: A cached prefix saves time, as on a real device: 10 ms for a thousand tokens.
 PREFILL_TOKENS_PER_SECOND = 100_000
+#: Keys and values of a token of Llama 3.1 8B: 2 × 32 layers × 8 heads × 128 numbers of 2 bytes.
+KV_BYTES_PER_TOKEN = 131_072
+#: From host memory to a GPU: PCIe 4.0 with 16 lanes carries 31.5 GB a second, of which copies are assumed to reach 25.
+RELOAD_BYTES_PER_SECOND = 25e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,10 @@ class Settings:
     context_length_tokens: int
     block_size_tokens: int
     blocks: int
+    #: Host memory for blocks that the cache evicts, GiB; 0: none.
+    kv_offloading_gib: float
+    kv_bytes_per_token: int
+    reload_bytes_per_second: float
     max_sequences: int
     max_step_tokens: int
     prefill_tokens_per_second: float
@@ -54,6 +62,16 @@ class Settings:
     faults: Faults
 
     @property
+    def host_blocks(self) -> int:
+        """Return how many blocks fit into host memory."""
+        return int(self.kv_offloading_gib * 2**30) // (self.kv_bytes_per_token * self.block_size_tokens)
+
+    @property
+    def reload_seconds_per_token(self) -> float:
+        """Return how long the copy of a token's keys and values from host memory takes."""
+        return self.kv_bytes_per_token / self.reload_bytes_per_second if self.reload_bytes_per_second > 0 else 0.0
+
+    @property
     def model_folder(self) -> Path | None:
         """Return the folder with the tokenizer, or None if the model is only a name."""
         folder = Path(self.model)
@@ -72,6 +90,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         context_length_tokens=given.max_model_len,
         block_size_tokens=given.block_size,
         blocks=given.num_gpu_blocks_override,
+        kv_offloading_gib=given.kv_offloading_size,
+        kv_bytes_per_token=given.kv_bytes_per_token,
+        reload_bytes_per_second=given.reload_bytes_per_second,
         max_sequences=given.max_num_seqs,
         max_step_tokens=given.max_num_batched_tokens,
         prefill_tokens_per_second=given.prefill_tokens_per_second,
@@ -104,6 +125,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=32768, help="KV cache capacity")
+    parser.add_argument("--kv-offloading-size", type=float, default=0, help="GiB of host memory for blocks; 0: none")
+    parser.add_argument("--kv-offloading-backend", choices=("native",), default="native")
+    parser.add_argument("--kv-bytes-per-token", type=_positive, default=KV_BYTES_PER_TOKEN, help="of a block's token")
+    parser.add_argument(
+        "--reload-bytes-per-second", type=float, default=RELOAD_BYTES_PER_SECOND, help="from host memory; 0: no delay"
+    )
     parser.add_argument("--max-num-seqs", type=_positive, default=128)
     parser.add_argument("--max-num-batched-tokens", type=_positive, default=2048, help="tokens that a step computes")
     parser.add_argument(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from uuid import UUID
 
 from django.conf import settings
 
@@ -32,10 +31,11 @@ from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.bounds import QueueBounds
 from gateway.upstream.queue.wait_queue import ReplicaQueue
+from gateway.upstream.routing import boots
 from gateway.upstream.routing import memory as routing_memory
 from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.routing.exchange import RoutingExchange
-from routing.router import Boot, Router
+from routing.router import Router
 from routing.shared_file import SharedFile
 
 #: Longest time to connect to an engine; then another replica is tried.
@@ -159,11 +159,9 @@ class _ControlPlane:
     def _follow_engines(self, snapshot: ControlSnapshot) -> None:
         """Tell the router which engines run and leave, their caches' sizes, and whether other hosts have gateways."""
         running = [endpoint for group in snapshot.endpoints.values() for endpoint in group]
-        boots: dict[UUID, Boot] = {
-            each.replica_id: Boot(generation=each.generation, cache_tokens=each.cache_tokens) for each in running
-        }
-        self.router.follow(boots, leaving=frozenset(each.replica_id for each in running if each.leaving))
-        metrics.keep_replicas(boots)
+        engines = boots.of(running)
+        self.router.follow(engines, leaving=frozenset(each.replica_id for each in running if each.leaving))
+        metrics.keep_replicas(engines)
         here = self.routing_file.count() if self.routing_file else 1
         self.has_other_hosts = len(snapshot.gateways) > here
 

@@ -130,7 +130,7 @@ def _text(found: Decision) -> str:
             explanation.short(each.replica_id),
             _mark(found, each),
             *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in TERMS))),
-            f"{each.warm_tokens:,}",
+            f"{each.warm_tokens:,}" + (f" ({each.host_tokens:,} in host memory)" if each.host_tokens else ""),
             str(each.requests),
         )
         for each in explanation.ordered(found)

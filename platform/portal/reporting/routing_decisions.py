@@ -30,6 +30,8 @@ class Row:
     cost: float
     terms: Sequence[float]
     warm_tokens: int
+    #: Those of them in host memory.
+    host_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def _table(found: Decision) -> DecisionTable:
             cost=each.cost,
             terms=[getattr(each, term) for term in TERMS],
             warm_tokens=each.warm_tokens,
+            host_tokens=each.host_tokens,
         )
         for each in explanation.ordered(found)
     ]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from redis import Redis
 
-from catalogue.routing_policy import parse
+from catalogue.routing_policy import TERMS, parse
 from hearth.cli.main import hearth as command
 from routing import decision_record
 from routing.explanation import Decision
@@ -52,10 +52,17 @@ def test_every_term_of_every_replica_is_shown(redis: Redis) -> None:
         "The prompt has about 400 tokens; it differs from the nearest warm prefix after 100, in message 2."
     )
     assert [line.split() for line in shown[4:]] == [
-        ["REPLICA", "IS", "COST", "BACKLOG", "PREFILL", "DISPLACED", "DECODE", "LEAVING", "WARM", "TOKENS", "REQUESTS"],
-        ["000001", "chosen,drifts", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "100", "0"],
-        ["000002", "home", "2.250", "0.000", "2.000", "0.250", "0.000", "0.000", "100", "0"],
+        f"REPLICA IS COST {' '.join(term.upper() for term in TERMS)} WARM TOKENS REQUESTS".split(),
+        ["000001", "chosen,drifts", "0.600", "0.500", "0.100", "0.000", "0.000", "0.000", "0.000", "100", "0"],
+        ["000002", "home", "2.250", "0.000", "2.000", "0.000", "0.250", "0.000", "0.000", "100", "0"],
     ]
+
+
+def test_what_is_in_host_memory_is_shown_with_the_time_of_its_reload(redis: Redis) -> None:
+    holding = replace(candidate(ONE, reload=0.25), host_tokens=80)
+    shown = run(kept(redis, decided(candidate(OTHER, prefill=2.0), holding, reason="prefix"))).output.splitlines()
+    expected = "000001 chosen 0.250 0.000 0.000 0.250 0.000 0.000 0.000 100 (80 in host memory) 0"
+    assert shown[5].split() == expected.split()
 
 
 def test_a_session_that_stays_at_a_dearer_home_says_so(redis: Redis) -> None:

@@ -70,9 +70,16 @@ vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="0"} 1.0
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="1"} 1.0
 hearth_engine_max_requests 256.0
+hearth_engine_host_cache_tokens 1.2e+06
 """
     assert parse_load(page) == EngineLoad(
-        running=3, waiting=2, kv_usage=0.25, tokens=1024, cache_tokens=3200, max_requests=256
+        running=3,
+        waiting=2,
+        kv_usage=0.25,
+        tokens=1024,
+        cache_tokens=3200,
+        max_requests=256,
+        host_cache_tokens=1_200_000,
     )
     hybrid = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="5000",num_gpu_blocks="200",engine="0"} 1.0'
     found = parse_load(f"{page}{hybrid}\n")

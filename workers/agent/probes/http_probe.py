@@ -15,7 +15,7 @@ from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, 
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _CACHE_LABEL = re.compile(r'(?<!\w)(block_size|num_gpu_blocks|kv_cache_size_tokens)="(\d+)"')
-_MAX_REQUESTS = re.compile(r"^hearth_engine_max_requests ([0-9.]+)$", re.MULTILINE)
+_OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
@@ -39,8 +39,8 @@ class ProbeTarget:
 class EngineLoad:
     """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start.
 
-    ``cache_tokens``: how many tokens its KV cache holds; ``max_requests``: how many requests it runs at once. Both are
-    None if it does not say.
+    ``cache_tokens``: how many tokens its KV cache holds; ``max_requests``: how many requests it runs at once;
+    ``host_cache_tokens``: how many tokens it keeps in host memory. Each is None if it does not say.
     """
 
     running: int
@@ -49,6 +49,7 @@ class EngineLoad:
     tokens: int
     cache_tokens: int | None
     max_requests: int | None
+    host_cache_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +109,15 @@ def parse_load(text: str) -> EngineLoad | None:
         sums[name] = sums.get(name, 0.0) + float(value)
     if "num_requests_running" not in sums or "num_requests_waiting" not in sums:
         return None
+    own = _own(text)
     return EngineLoad(
         running=int(sums["num_requests_running"]),
         waiting=int(sums["num_requests_waiting"]),
         kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
         tokens=int(sum(sums.get(name, 0.0) for name in _PROGRESS)),
         cache_tokens=_cache_tokens(text),
-        max_requests=_max_requests(text),
+        max_requests=own.get("max_requests"),
+        host_cache_tokens=own.get("host_cache_tokens"),
     )
 
 
@@ -128,10 +131,9 @@ def _cache_tokens(text: str) -> int | None:
     return max(sizes) or None
 
 
-def _max_requests(text: str) -> int | None:
+def _own(text: str) -> dict[str, int]:
     """Return what Hearth's middleware, or the simulated engine, adds to the metrics."""
-    found = _MAX_REQUESTS.search(text)
-    return int(float(found[1])) if found else None
+    return {name: int(float(value)) for name, value in _OWN.findall(text)}
 
 
 def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:

@@ -260,6 +260,7 @@ class NodeRows:
             waiting_requests=load.waiting,
             kv_usage=load.kv_usage,
             cache_tokens=load.cache_tokens,
+            host_cache_tokens=load.host_cache_tokens,
             max_requests=load.max_requests,
             observed_at=Now(),
         )

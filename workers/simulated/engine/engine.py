@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workers.simulated.engine.block_pool import BlockHasher, BlockPool, Stored
+from workers.simulated.engine.host_tier import HostTier
 from workers.simulated.engine.kv_events import EventPublisher
 from workers.simulated.engine.metrics import Metrics
 from workers.simulated.engine.scheduler import Scheduled, Scheduler, Step, StepCosts
@@ -92,11 +93,16 @@ class Engine:
         self._publisher = publisher
         self._hasher = BlockHasher(settings.block_size_tokens, settings.hash_seed)
         self._pool = BlockPool(settings.blocks)
+        self._host = HostTier(settings.host_blocks) if settings.host_blocks else None
+        self._reload_seconds = settings.reload_seconds_per_token
+        #: When the last copy from host memory is done: they follow each other.
+        self._reloaded_at = 0.0
         self._scheduler: Scheduler[Run] = Scheduler(
             self._pool,
             block_size=settings.block_size_tokens,
             max_sequences=settings.max_sequences,
             max_step_tokens=settings.max_step_tokens,
+            host=self._host,
         )
         #: A step runs, or the next one is about to be decided.
         self._computing = False
@@ -112,8 +118,13 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Return how many sequences wait for admission; a paused engine shows none, as in vLLM."""
-        return 0 if self.paused else len(self._scheduler.waiting)
+        """Return how many sequences wait to run; a paused engine shows none, as in vLLM."""
+        return 0 if self.paused else len(self._scheduler.waiting) + len(self._scheduler.started) - self.running
+
+    @property
+    def host_blocks_stored(self) -> int:
+        """Return how many blocks were ever copied to host memory."""
+        return self._host.stored if self._host is not None else 0
 
     @property
     def cache_usage(self) -> float:
@@ -159,11 +170,12 @@ class Engine:
             self._frozen = True
             return
         if mode == "abort":
-            for run in (*self._scheduler.running, *self._scheduler.waiting):
+            for run in (*self._scheduler.started, *self._scheduler.waiting):
                 self._finish(run, "abort", asyncio.get_running_loop().time())
                 run.wake()
         await self._idle.wait()
         self._pool.clear()
+        self._forget_host()
         self._publish()
 
     def resume(self) -> None:
@@ -172,8 +184,13 @@ class Engine:
         self._scheduler.admits = True
         self._compute()
 
-    def reset_prefix_cache(self) -> bool:
-        """Empty the cache; False while requests run. The event is sent with the next step, as in vLLM."""
+    def reset_prefix_cache(self, *, host: bool = False) -> bool:
+        """Empty the cache, and with ``host`` host memory; False while requests run.
+
+        The event is sent with the next step, as in vLLM.
+        """
+        if host:
+            self._forget_host()
         return self._pool.clear()
 
     async def _has_token(self, run: Run) -> bool:
@@ -189,6 +206,10 @@ class Engine:
             await run.wakeup
         return False
 
+    def _forget_host(self) -> None:
+        if self._host is not None:
+            self._host.clear()
+
     def _compute(self) -> None:
         """Have the next step decided soon, unless one runs."""
         if not self._computing:
@@ -202,6 +223,8 @@ class Engine:
         begin = now if begin is None else begin
         for _ in range(BURST_STEPS):
             step = None if self._frozen else self._scheduler.next_step()
+            for run in self._scheduler.take_reloads():
+                self._reload(run, now)
             if step is None:
                 self._computing = False
                 return
@@ -212,6 +235,18 @@ class Engine:
                 return
             self._complete(step, now)
         loop.call_soon(self._steps, None)
+
+    def _reload(self, run: Run, now: float) -> None:
+        """Copy a sequence's blocks from host memory, after those of others."""
+        self._idle.clear()
+        self._reloaded_at = max(now, self._reloaded_at) + run.reloaded_tokens * self._reload_seconds
+        asyncio.get_running_loop().call_at(self._reloaded_at, self._end_reload, run)
+
+    def _end_reload(self, run: Run) -> None:
+        if self._scheduler.reloaded(run):
+            self._metrics.reloaded_tokens += run.reloaded_tokens
+            self._metrics.reload_seconds += run.reloaded_tokens * self._reload_seconds
+            self._compute()
 
     def _end_step(self, step: Step[Run], due: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -248,11 +283,16 @@ class Engine:
             run.created_tokens = len(run.keys) * self._hasher.block_size - run.cached_tokens
             self._metrics.queue_seconds.observe(now - run.arrived_at)
             self._metrics.prefix_queries += len(run.prompt)
-            self._metrics.prefix_hits += run.cached_tokens
+            local = run.cached_tokens - run.reloaded_tokens
+            self._metrics.prefix_hits += local
+            if self._host is not None:
+                self._metrics.external_queries += len(run.prompt) - local
+                self._metrics.external_hits += run.reloaded_tokens
 
     def _count_first_token(self, run: Run, now: float) -> None:
         self._metrics.prompt_tokens += len(run.prompt)
         self._metrics.cached_prompt_tokens += run.cached_tokens
+        self._metrics.reloaded_prompt_tokens += run.reloaded_tokens
         self._metrics.prefill_seconds.observe(now - run.admitted_at)
         self._metrics.first_token_seconds.observe(now - run.arrived_at)
 
@@ -269,7 +309,7 @@ class Engine:
     def _remove(self, run: Run) -> None:
         """Release what the sequence uses, in whatever state it is."""
         self._scheduler.remove(run)
-        if not self._scheduler.running:
+        if not self._scheduler.started:
             self._idle.set()
 
 

@@ -46,6 +46,13 @@ class Metrics:
     prefix_hits: int = 0
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
+    #: Of the queries and hits above those that host memory answers; and the hits of prompts with a first token.
+    external_queries: int = 0
+    external_hits: int = 0
+    reloaded_prompt_tokens: int = 0
+    #: Copies from host memory.
+    reloaded_tokens: int = 0
+    reload_seconds: float = 0.0
     generation_tokens: int = 0
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISH_REASONS, 0))
     first_token_seconds: Histogram = field(default_factory=_seconds)
@@ -67,6 +74,17 @@ class Gauges:
     max_running: int
     cache_usage: float
     cache_config: Mapping[str, str]
+    #: None without host memory.
+    host: "HostGauges | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostGauges:
+    """The host memory for blocks: tokens that it holds at most, bytes of one token, tokens ever stored."""
+
+    capacity_tokens: int
+    bytes_per_token: int
+    stored_tokens: int
 
 
 def render(metrics: Metrics, gauges: Gauges, *, model: str) -> str:
@@ -85,12 +103,22 @@ def _lines(metrics: Metrics, gauges: Gauges, labels: str) -> Iterator[str]:
     yield from _family("vllm:engine_sleep_state", "gauge", "sleep_state", states, labels)
     yield from _single("vllm:prefix_cache_queries_total", "counter", metrics.prefix_queries, labels)
     yield from _single("vllm:prefix_cache_hits_total", "counter", metrics.prefix_hits, labels)
+    yield from _single("vllm:external_prefix_cache_queries_total", "counter", metrics.external_queries, labels)
+    yield from _single("vllm:external_prefix_cache_hits_total", "counter", metrics.external_hits, labels)
     yield from _single("vllm:num_preemptions_total", "counter", 0, labels)
     yield from _single("vllm:prompt_tokens_total", "counter", metrics.prompt_tokens, labels)
     computed = metrics.prompt_tokens - metrics.cached_prompt_tokens
-    sources = {"local_compute": computed, "local_cache_hit": metrics.cached_prompt_tokens}
+    sources = {
+        "local_compute": computed,
+        "local_cache_hit": metrics.cached_prompt_tokens - metrics.reloaded_prompt_tokens,
+        "external_kv_transfer": metrics.reloaded_prompt_tokens,
+    }
     yield from _family("vllm:prompt_tokens_by_source_total", "counter", "source", sources, labels)
     yield from _single("vllm:prompt_tokens_cached_total", "counter", metrics.cached_prompt_tokens, labels)
+    tiers = {"device": metrics.prefix_hits, "host": metrics.external_hits}
+    yield from _family("vllm:prompt_tokens_cached_by_source_total", "counter", "source", tiers, labels)
+    if gauges.host is not None:
+        yield from _host_lines(metrics, gauges.host, labels)
     yield from _single("vllm:generation_tokens_total", "counter", metrics.generation_tokens, labels)
     yield from _family("vllm:request_success_total", "counter", "finished_reason", metrics.finished, labels)
     for name, histogram in (
@@ -105,6 +133,15 @@ def _lines(metrics: Metrics, gauges: Gauges, labels: str) -> Iterator[str]:
         yield from _histogram(name, histogram, labels)
     config = ",".join(f'{name}="{value}"' for name, value in sorted(gauges.cache_config.items()))
     yield from _single("vllm:cache_config_info", "gauge", 1, f'{config},engine="0"')
+
+
+def _host_lines(metrics: Metrics, host: HostGauges, labels: str) -> Iterator[str]:
+    # vLLM has this, too, from Hearth's middleware.
+    yield from _single("hearth_engine_host_cache_tokens", "gauge", host.capacity_tokens, "")
+    loaded, stored = (tokens * host.bytes_per_token for tokens in (metrics.reloaded_tokens, host.stored_tokens))
+    yield from _single("vllm:kv_offload_load_bytes_total", "counter", loaded, labels)
+    yield from _single("vllm:kv_offload_load_time_total", "counter", metrics.reload_seconds, labels)
+    yield from _single("vllm:kv_offload_store_bytes_total", "counter", stored, labels)
 
 
 def _single(name: str, kind: str, value: float, labels: str) -> Iterator[str]:

@@ -4,6 +4,9 @@ A step has a budget of tokens. Running sequences come first, in the order in whi
 while they decode, the rest of their prompt while they prefill. Waiting ones follow in order of arrival while the
 budget, a sequence slot and enough blocks are left; a prompt longer than the budget is computed in chunks.
 
+A sequence of whose prompt host memory holds more than the cache does (:mod:`workers.simulated.engine.host_tier`) gets
+its blocks at its turn, and runs when they are filled.
+
 Unlike vLLM it reserves the blocks of a whole answer at admission, so that no sequence is ever preempted.
 """
 
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from workers.simulated.engine.block_pool import BlockPool
+from workers.simulated.engine.host_tier import HostTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,9 @@ class Scheduled:
     #: Tokens whose keys and values are in its blocks.
     computed: int = 0
     emitted: int = 0
+    #: Those of its prompt that it did not compute, and those of them that were in host memory.
     cached_tokens: int = 0
+    reloaded_tokens: int = 0
     blocks: list[int] = field(default_factory=list)
     reserved: int = 0
     stored: int = 0
@@ -79,10 +85,24 @@ class Step(Generic[S]):
 class Scheduler(Generic[S]):
     """Decides steps over one pool of blocks. Keeps no time: the caller says when a step is done."""
 
-    def __init__(self, pool: BlockPool, *, block_size: int, max_sequences: int, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        max_sequences: int,
+        max_step_tokens: int,
+        host: HostTier | None = None,
+    ) -> None:
         self.pool = pool
+        self.host = host
         self.waiting: deque[S] = deque()
         self.running: list[S] = []
+        #: Sequences whose blocks are being copied from host memory, and those that can run since.
+        self.reloading: list[S] = []
+        self._reloaded: deque[S] = deque()
+        #: Those that began to be copied since the caller last took them.
+        self._begun: list[S] = []
         self.block_size = block_size
         #: False while waiting sequences must stay where they are.
         self.admits = True
@@ -97,14 +117,37 @@ class Scheduler(Generic[S]):
 
     def remove(self, sequence: S) -> None:
         """Remove a sequence in whatever state it is, and release its blocks."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-            self._promised -= sequence.reserved - len(sequence.blocks)
-            self.pool.release(sequence.blocks)
-            sequence.blocks = []
-            sequence.reserved = 0
-        elif sequence in self.waiting:
+        for held in (self.running, self.reloading, self._reloaded):
+            if sequence in held:
+                held.remove(sequence)
+                self._keep_in_host(sequence, sequence.computed)  # it was used until now
+                self._promised -= sequence.reserved - len(sequence.blocks)
+                self.pool.release(sequence.blocks)
+                sequence.blocks = []
+                sequence.reserved = 0
+                return
+        if sequence in self.waiting:
             self.waiting.remove(sequence)
+
+    @property
+    def started(self) -> list[S]:
+        """Return the sequences that have blocks."""
+        return [*self.running, *self.reloading, *self._reloaded]
+
+    def take_reloads(self) -> list[S]:
+        """Return the sequences that wait for their blocks since the last call; :meth:`reloaded` ends each wait."""
+        begun, self._begun = self._begun, []
+        return begun
+
+    def reloaded(self, sequence: S) -> bool:
+        """Count the blocks of a sequence as filled; it runs from the next step on. False if it was removed."""
+        if sequence not in self.reloading:
+            return False
+        self.reloading.remove(sequence)
+        self._reloaded.append(sequence)
+        sequence.computed = sequence.cached_tokens
+        sequence.store(self.pool, sequence.computed // self.block_size)
+        return True
 
     def next_step(self) -> Step[S] | None:
         """Return the next step, None without work. Its blocks are allocated, and can be matched from now on."""
@@ -123,8 +166,12 @@ class Scheduler(Generic[S]):
             self._allocate(sequence, count)
             tokens.append((sequence, count))
         admitted: list[S] = []
-        while budget and self._may_admit() and self._admit(self.waiting[0]):
-            sequence = self.waiting.popleft()
+        while budget and self._may_admit() and (following := self._next_admitted()) is not None:
+            sequence = following
+            if sequence.computed < sequence.cached_tokens:
+                self.reloading.append(sequence)
+                self._begun.append(sequence)
+                continue
             self.running.append(sequence)
             admitted.append(sequence)
             count = min(sequence.left, budget)
@@ -164,13 +211,22 @@ class Scheduler(Generic[S]):
         return max(1, min(sequence.output_tokens - sequence.emitted for sequence, _ in step.tokens))
 
     def _may_admit(self) -> bool:
-        return self.admits and bool(self.waiting) and len(self.running) < self._max_sequences
+        is_next = bool(self._reloaded) or (self.admits and bool(self.waiting))
+        return is_next and len(self.running) < self._max_sequences
+
+    def _next_admitted(self) -> S | None:
+        """Return a sequence that runs from this step on, or waits for its blocks; None if none can."""
+        if self._reloaded:
+            return self._reloaded.popleft()
+        may = self.admits and self.waiting and self._admit(self.waiting[0])
+        return self.waiting.popleft() if may else None
 
     def _admit(self, sequence: S) -> bool:
         """Match its cached prefix and reserve blocks for the rest; False when there are too few."""
         size = self.block_size
         # The last prompt token is always computed: its logits choose the first token of the answer.
-        matched = self.pool.match(sequence.keys[: (sequence.prompt_tokens - 1) // size])
+        keys = sequence.keys[: (sequence.prompt_tokens - 1) // size]
+        matched = self.pool.match(keys)
         needed = -(-(sequence.prompt_tokens + sequence.output_tokens) // size)
         taken = sum(1 for block in matched if self.pool.is_free(block))
         if needed - len(matched) > self.pool.free - taken - self._promised:
@@ -181,6 +237,12 @@ class Scheduler(Generic[S]):
         sequence.stored = len(matched)
         sequence.computed = sequence.cached_tokens = len(matched) * size
         self._promised += needed - len(matched)
+        if self.host is not None and (more := self.host.match(keys[len(matched) :])):
+            self.host.use(keys[: len(matched) + more])
+            sequence.blocks += self.pool.allocate(more)
+            self._promised -= more
+            sequence.reloaded_tokens = more * size
+            sequence.cached_tokens += more * size
         return True
 
     def _allocate(self, sequence: Scheduled, count: int) -> None:
@@ -194,3 +256,10 @@ class Scheduler(Generic[S]):
         full = after // size
         if full > sequence.stored:
             sequence.store(self.pool, full)
+        if sequence.computed < sequence.prompt_tokens:
+            self._keep_in_host(sequence, after)
+
+    def _keep_in_host(self, sequence: Scheduled, computed: int) -> None:
+        """Store what was computed of a prompt in host memory, and count it as used."""
+        if self.host is not None:
+            self.host.use(sequence.keys[: min(computed, sequence.prompt_tokens) // self.block_size])

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from workers.simulated.engine import metrics
 from workers.simulated.engine.engine import PauseMode
-from workers.simulated.engine.metrics import Gauges
+from workers.simulated.engine.metrics import Gauges, HostGauges
 from workers.simulated.faults import BadFault
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
@@ -60,10 +60,13 @@ def _state(service: Service) -> list[web.RouteDef]:
             cache_config={
                 "block_size": str(settings.block_size_tokens),
                 "enable_prefix_caching": "True",
+                "kv_offloading_backend": "native",
+                "kv_offloading_size": str(settings.kv_offloading_gib or None),
                 "kv_cache_size_tokens": str(settings.blocks * settings.block_size_tokens),
                 "num_gpu_blocks": str(settings.blocks),
                 "prefix_caching_hash_algo": "sha256_cbor",
             },
+            host=_host_gauges(service) if settings.host_blocks else None,
         )
         text = metrics.render(service.metrics, gauges, model=settings.served_name)
         kind = "text/plain; version=1.0.0; charset=utf-8"
@@ -133,8 +136,9 @@ def _development(service: Service) -> list[web.RouteDef]:
     async def is_sleeping(_request: web.Request) -> web.Response:
         return _json({"is_sleeping": service.engine.paused})
 
-    async def reset(_request: web.Request) -> web.Response:
-        return _json({"success": service.engine.reset_prefix_cache()})
+    async def reset(request: web.Request) -> web.Response:
+        host = request.query.get("reset_external", "false").lower() in ("1", "true", "on", "yes")
+        return _json({"success": service.engine.reset_prefix_cache(host=host)})
 
     return [
         web.post("/pause", pause),
@@ -143,6 +147,15 @@ def _development(service: Service) -> list[web.RouteDef]:
         web.get("/is_sleeping", is_sleeping, allow_head=False),
         web.post("/reset_prefix_cache", reset),
     ]
+
+
+def _host_gauges(service: Service) -> HostGauges:
+    settings = service.settings
+    return HostGauges(
+        capacity_tokens=settings.host_blocks * settings.block_size_tokens,
+        bytes_per_token=settings.kv_bytes_per_token,
+        stored_tokens=service.engine.host_blocks_stored * settings.block_size_tokens,
+    )
 
 
 def _simulation(service: Service) -> list[web.RouteDef]:

@@ -16,7 +16,7 @@ from routing.shared_state import WORD, SharedState
 log = logging.getLogger(__name__)
 
 #: Changes with the layout, so that an upgrade's processes do not read what those before them wrote.
-LAYOUT = 3
+LAYOUT = 4
 #: Entries of prompts for each entry of a session.
 PREFIXES_PER_SESSION = 32
 

@@ -18,10 +18,10 @@ from gateway.admission import key_rights
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from gateway.upstream.routing import memory, request
+from gateway.upstream.routing import boots, memory, request
 from routing import explanation
 from routing.explanation import Decision
-from routing.router import Boot, Router
+from routing.router import Router
 from tenants.snapshot import snapshot
 from tenants.snapshot.snapshot import Caller
 from workers.serving import endpoints
@@ -56,7 +56,7 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
         raise errors.no_replica_ready(model.name)
     router = Router(memory.copy())
     router.follow(
-        {each.replica_id: Boot(generation=each.generation, cache_tokens=each.cache_tokens) for each in every},
+        boots.of(every),
         leaving=frozenset(each.replica_id for each in every if each.leaving),
     )
     return _decide(router, _Asked(call=call, caller=caller, model=model, headers=headers), ready)

@@ -46,6 +46,9 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     cache_tokens = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Tokens that its KV cache holds."
     )
+    host_cache_tokens = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Tokens that it keeps in host memory, if it keeps any there."
+    )
     max_requests = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Requests that its engine runs at once; with more it is full."
     )

@@ -1,0 +1,248 @@
+"""What an engine keeps in host memory is a tier of its own: dearer than its cache, cheaper than computing it again."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from catalogue import routing_policy
+from routing import decision_record, explanation
+from routing.reload_speed import LEAST_TOKENS, PRIOR_SECONDS_PER_TOKEN, ReloadSpeed
+from routing.router import Boot, Candidate, Choice, Router
+from routing.shared_state import private
+from routing.warm_prefixes import ReplicaCache
+from tests.routing.prompts import ask, replicas, user
+from tests.routing.test_exchange import Elsewhere, Host, tell
+from tests.routing.test_explanation import decided
+from tests.routing.test_router import DOCUMENT, Clock, answer, serve
+from tests.routing.test_shared_file import path, processes  # noqa: F401 (fixtures)
+from tests.routing.test_warm_prefixes import LINK_TOKENS, chain, table_of
+
+HELD, OTHER = replicas(2)
+#: Tokens of a question about a document; a cache that holds three of them, and host memory for twenty-three.
+LONG = DOCUMENT * 8
+TOKENS = len(LONG) // 4
+TIERS = Boot(cache_tokens=35_000, host_cache_tokens=240_000)
+NONE = Boot(cache_tokens=35_000)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of the router."""
+    return Clock()
+
+
+@pytest.fixture
+def router(clock: Clock) -> Router:
+    """A router whose first replica has host memory."""
+    found = Router(private(1 << 16, 1 << 10), clock=clock)
+    found.follow({HELD: TIERS, OTHER: NONE})
+    return found
+
+
+def compute(router: Router, clock: Clock, replica: UUID, text: str) -> None:
+    """Let a replica answer a question, of which it computes in a second what its cache does not hold."""
+    choice = router.choose(ask(user(text)), [replica])
+    clock.now += 1
+    cached = choice.warm_tokens - choice.host_tokens
+    answer(router, choice, computed_tokens=choice.prefix.tokens - cached, cached_tokens=cached)
+
+
+def fill(router: Router, clock: Clock, replica: UUID, count: int, name: str = "other") -> None:
+    """Let a replica answer questions about so many documents, one a second."""
+    for number in range(count):
+        compute(router, clock, replica, f"{name}{number:3}" + LONG)
+
+
+def cost(router: Router, clock: Clock, replica: UUID, text: str = "first" + LONG) -> Candidate:
+    return router.costs(ask(user(text)), [replica], clock.now)[0]
+
+
+def evicted(router: Router, clock: Clock, replica: UUID = HELD) -> None:
+    """Let a replica answer a question, and then so many others that its cache does not hold the first any more."""
+    compute(router, clock, replica, "first" + LONG)
+    fill(router, clock, replica, 8)
+
+
+def test_what_a_cache_evicts_is_reloaded_where_host_memory_holds_it(router: Router, clock: Clock) -> None:
+    for replica in (HELD, OTHER):
+        evicted(router, clock, replica)
+    held, lost = (cost(router, clock, each) for each in (HELD, OTHER))
+    assert held.warm_tokens == held.host_tokens > 9_000
+    assert held.reload == pytest.approx(held.host_tokens * PRIOR_SECONDS_PER_TOKEN)
+    assert held.prefill < lost.prefill / 20
+    assert (lost.warm_tokens, lost.host_tokens, lost.reload) == (0, 0, 0.0)
+    assert held.cost == pytest.approx(
+        held.backlog + held.prefill + held.reload + held.displaced + held.decode + held.leaving
+    )
+    choice = router.choose(ask(user("first" + LONG)), [OTHER, HELD])
+    assert (choice.replica_id, choice.reason) == (HELD, "prefix")
+    assert choice.host_tokens == held.host_tokens
+
+
+def test_what_is_in_the_cache_is_not_reloaded(router: Router, clock: Clock) -> None:
+    serve(router, ask(user("first" + LONG)), [HELD])
+    found = cost(router, clock, HELD)
+    assert found.warm_tokens > 9_000
+    assert (found.host_tokens, found.reload) == (0, 0.0)
+
+
+def test_a_prompt_that_was_reloaded_is_in_the_cache_again(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    assert cost(router, clock, HELD).host_tokens
+    choice = router.choose(ask(user("first" + LONG)), [HELD])
+    answer(router, choice, computed_tokens=10, cached_tokens=choice.prefix.tokens - 10)
+    assert cost(router, clock, HELD).host_tokens == 0
+    clock.now += 1
+    fill(router, clock, HELD, 1, "one more")
+    assert cost(router, clock, HELD, "other  7" + LONG).host_tokens == 0
+    assert cost(router, clock, HELD, "other  3" + LONG).host_tokens > 9_000  # it made room for what was reloaded
+
+
+def test_host_memory_overwrites_what_was_used_longest_ago(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    fill(router, clock, HELD, 30, "more")
+    assert cost(router, clock, HELD).warm_tokens == 0
+    assert cost(router, clock, HELD, "more 14" + LONG).host_tokens > 9_000
+
+
+def test_answers_are_not_in_host_memory(router: Router, clock: Clock) -> None:
+    for number in range(10):
+        clock.now += 1
+        choice = router.choose(ask(user(f"{number:4}" + LONG)), [HELD])
+        answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0, completion_tokens=20_000)
+    assert cost(router, clock, HELD, "   0" + LONG).host_tokens > 9_000
+    assert cost(router, clock, HELD, "   5" + LONG).host_tokens > 9_000
+
+
+def test_host_memory_that_is_no_larger_than_the_cache_changes_nothing() -> None:
+    assert ReplicaCache(1000, host_capacity=1000).host is None
+    assert ReplicaCache(1000, host_capacity=1001).host is not None
+
+
+def test_two_counts_over_one_table_are_two_least_recently_used_caches() -> None:
+    table, cache = table_of(1 << 16), ReplicaCache(50 * LINK_TOKENS, host_capacity=200 * LINK_TOKENS)
+    for now in range(1, 301):
+        cache.hold(table.use(chain(now), cache, now))
+    cached = [table.depth(chain(now), cache) for now in range(1, 301)]
+    reached = [table.reach(chain(now), cache, depth) for now, depth in enumerate(cached, start=1)]
+    assert cached == [0] * (300 - sum(cached)) + [1] * sum(cached)
+    assert reached == [0] * (300 - sum(reached)) + [1] * sum(reached)
+    assert 48 <= sum(cached) <= 52
+    assert 196 <= sum(reached) <= 203
+
+
+def test_the_end_of_a_prompt_may_be_in_host_memory_alone(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    serve(router, ask(user("first" + DOCUMENT * 4)), [HELD])  # the first half is used again
+    found = cost(router, clock, HELD)
+    cached = found.warm_tokens - found.host_tokens
+    assert cached == pytest.approx(TOKENS // 2, rel=0.1)
+    assert found.host_tokens == pytest.approx(TOKENS // 2, rel=0.1)
+
+
+def test_answers_that_were_not_cached_show_that_host_memory_was_emptied(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    held = [cost(router, clock, HELD, f"other{number:3}" + LONG).warm_tokens > 0 for number in range(8)]
+    assert held == [True] * 8
+    for number in (1, 2, 3, 4):
+        clock.now += 1
+        choice = router.choose(ask(user(f"other{number:3}" + LONG)), [HELD])
+        answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
+    assert cost(router, clock, HELD).warm_tokens == 0
+
+
+def test_processes_of_a_host_see_the_same(processes: list[Router], clock: Clock) -> None:  # noqa: F811
+    for each in processes:
+        each.follow({HELD: TIERS})
+    evicted(processes[0], clock)
+    seen = [cost(each, clock, HELD) for each in processes]
+    assert {each.host_tokens for each in seen} == {seen[0].host_tokens}
+    assert seen[0].host_tokens > 9_000
+
+
+def test_hosts_see_the_same(clock: Clock) -> None:
+    hosts = [Host(clock), Host(Elsewhere(clock))]
+    for host in hosts:
+        host.router.follow({HELD: TIERS})
+    serve(hosts[0].router, ask(user("first" + LONG)), [HELD])
+    tell(hosts, clock)
+    for number in range(8):
+        serve(hosts[0].router, ask(user(f"other{number:3}" + LONG)), [HELD])
+        tell(hosts, clock)
+    own = hosts[0].router.costs(ask(user("first" + LONG)), [HELD], clock.now)[0]
+    told = hosts[1].router.costs(ask(user("first" + LONG)), [HELD], clock.now + 5000.0)[0]
+    assert own.host_tokens == told.host_tokens > 9_000
+
+
+def reload_alone(router: Router, clock: Clock, number: int, seconds: float) -> Choice:
+    """Let the prompt of a document be reloaded, and its answer begin after so long."""
+    choice = router.choose(ask(user(f"other{number:3}" + LONG)), [HELD])
+    clock.now += seconds
+    answer(router, choice, computed_tokens=10, cached_tokens=choice.prefix.tokens - 10)
+    return choice
+
+
+def test_the_speed_of_reloading_is_learned_from_answers(router: Router, clock: Clock) -> None:
+    fill(router, clock, HELD, 18)
+    before = cost(router, clock, HELD, "other  0" + LONG)
+    for number in range(10):
+        clock.now += 1
+        assert reload_alone(router, clock, number, 1.0).host_tokens > 9_000
+    clock.now += 1
+    after = cost(router, clock, HELD, "other 10" + LONG)
+    assert after.reload > 4 * before.reload
+    assert after.prefill == pytest.approx(before.prefill)  # what was reloaded says nothing of computing
+
+
+def test_one_answer_teaches_a_bounded_factor_and_a_short_reload_nothing() -> None:
+    speed = ReloadSpeed()
+    speed.learn(1e6, 20_000)
+    assert PRIOR_SECONDS_PER_TOKEN < speed.seconds_per_token < 4 * PRIOR_SECONDS_PER_TOKEN
+    learned = speed.seconds_per_token
+    speed.learn(1e6, LEAST_TOKENS - 1)
+    assert speed.seconds_per_token == learned
+    for _ in range(400):
+        speed.learn(-1.0, 20_000)
+    assert 0 < speed.seconds_per_token < PRIOR_SECONDS_PER_TOKEN / 100
+
+
+def test_a_request_behind_others_teaches_nothing_of_reloading(router: Router, clock: Clock) -> None:
+    fill(router, clock, HELD, 18)
+    before = cost(router, clock, HELD, "other  0" + LONG).reload
+    first = router.choose(ask(user("new" + LONG)), [HELD])
+    behind = router.choose(ask(user("other  1" + LONG)), [HELD])
+    clock.now += 3.0
+    for choice, cached in ((first, 0), (behind, behind.prefix.tokens - 10)):
+        answer(router, choice, computed_tokens=choice.prefix.tokens - cached, cached_tokens=cached)
+    assert cost(router, clock, HELD, "other  0" + LONG).reload == before
+
+
+def test_a_reload_has_a_weight_and_decides_where_it_differs_most(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    request = ask(user("first" + LONG))
+    weights = routing_policy.parse("expected-seconds:reload=10").weights
+    plain, dear = (router.costs(request, [HELD], clock.now, weights=each)[0] for each in (routing_policy.EVEN, weights))
+    assert dear.cost - plain.cost == pytest.approx(9 * plain.reload)
+    near = Candidate(replica_id=OTHER, warm_tokens=1, depth=1, backlog=0, prefill=0, displaced=0, decode=0)
+    far = msgspec.structs.replace(near, replica_id=HELD, reload=1.0, host_tokens=1)
+    assert explanation.deciding_term(decided(near, far, replica_id=OTHER)) == "reload"
+
+
+def test_a_replica_that_must_reload_needs_room_for_it(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    choice = router.choose(ask(user("first" + LONG)), [HELD])
+    assert choice.added_tokens >= choice.host_tokens > 9_000
+
+
+def test_a_decision_of_an_earlier_gateway_has_nothing_in_host_memory() -> None:
+    kept = decided(Candidate(replica_id=HELD, warm_tokens=1, depth=1, backlog=0, prefill=0, displaced=0, decode=0))
+    kept = msgspec.structs.replace(kept, request_id=uuid4())
+    written = msgspec.msgpack.decode(decision_record.encode(kept))
+    for each in written["candidates"]:
+        del each["reload"], each["host_tokens"]
+    earlier = msgspec.msgpack.encode(written)
+    (found,) = decision_record.of_request([earlier], kept.request_id)
+    assert (found.candidates[0].reload, found.candidates[0].host_tokens) == (0.0, 0)
