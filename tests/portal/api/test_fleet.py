@@ -20,7 +20,7 @@ from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
 from workers.fleet import deployments
-from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot
+from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, Weights
 
 FLEET = "/api/v1/fleet"
 
@@ -70,6 +70,27 @@ def test_the_fleet_tells_what_runs_how_warm_it_is_and_what_was_decided(warmth: W
     assert places[3]["slots"][0]["fault"] == "it did not become free in 30 s"
     assert [decision["action"] for decision in fleet["decisions"]] == ["prepare", "up"]
     assert fleet["decisions"][0]["pool"] == "spare"
+
+
+def test_files_that_nodes_fetch_are_told_to_operators_only(
+    warmth: Warmth, as_operator: APIClient, as_acme: APIClient
+) -> None:
+    node = Node.objects.get(name="n1")
+    Weights.objects.create(node=node, revision=warmth.deployment.revision, state="failed", error="gated", attempts=3)
+    (deployment,) = as_operator.get(FLEET).json()["deployments"]
+    assert deployment["weights"] == [
+        {
+            "node": "n1",
+            "state": "failed",
+            "bytes_done": 0,
+            "bytes_total": None,
+            "attempts": 3,
+            "error": "gated",
+            "retry_seconds": None,
+            "words": "files cannot be fetched on node n1: gated",
+        }
+    ]
+    assert as_acme.get(FLEET).status_code == 403
 
 
 def test_a_gang_of_slots_is_one_place(warmth: Warmth, as_operator: APIClient) -> None:

@@ -23,7 +23,7 @@ from tenants.models import AuditEntry
 from tests.workers.agent_processes import database_refusing_connections, database_url
 from tests.workers.conftest import Fleet
 from workers.fleet import operations
-from workers.models import Deployment, Level, Node, Placeholder, Replica, ScaleDecision, Slot, StartTime
+from workers.models import Deployment, Level, Node, Placeholder, Replica, ScaleDecision, Slot, StartTime, Weights
 from workers.scheduler import reconciler
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -153,6 +153,25 @@ def test_status_says_what_is_not_well_by_its_exit_status_too(fleet: Fleet) -> No
     assert json.loads(ill.stdout)["troubles"] == [
         "Deployment chat has 0 of 1 replicas ready.",
         "Slot cpu-3 of node n1 is quarantined: xid 79.",
+    ]
+
+
+def test_files_that_nodes_fetch_are_listed_and_one_that_fails_is_no_good_status(fleet: Fleet) -> None:
+    keep_one_warm(fleet)
+    Weights.objects.create(
+        node=fleet.node, revision=fleet.revision, state="fetching", bytes_done=6_600_000_000, bytes_total=16_100_000_000
+    )
+    (shown,) = answer("weights")
+    assert (shown["deployment"], shown["words"]) == ("chat", "fetching 40 % of 16.1 GB on node n1")
+    assert "6.6GB" in run("weights").stdout and "16.1GB" in run("weights").stdout
+    assert run("status").exit_code == 0
+    Weights.objects.update(state="failed", error="no space: 9.5 GB are needed")
+    assert json.loads(run("status", "--json").stdout)["troubles"] == [
+        "Deployment chat: files cannot be fetched on node n1: no space: 9.5 GB are needed."
+    ]
+    Replica.objects.update(state="suspect")
+    assert json.loads(run("status", "--json").stdout)["troubles"] == [
+        "Deployment chat has 0 of 1 replicas ready: files cannot be fetched on node n1: no space: 9.5 GB are needed."
     ]
 
 

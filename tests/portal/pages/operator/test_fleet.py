@@ -15,7 +15,7 @@ from tests.portal import fleet_fixture as warmths
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
 from workers.fleet import routing_comparison
-from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot
+from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot, Weights
 
 SignIn = Callable[[User], Client]
 
@@ -84,6 +84,21 @@ def test_a_deployment_without_slots_says_so(world: World, warmth: Warmth, signed
         f"/portal/fleet/scale/{deployment}/", {"minimum": "40", "maximum": "40"}, follow=True
     )
     assert done.content.decode().count("slot is free for") == 2  # the message, and the deployment's card
+
+
+def test_a_deployment_says_how_far_its_files_are(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    Weights.objects.create(
+        node=Node.objects.get(name="n1"),
+        revision=warmth.deployment.revision,
+        state="fetching",
+        bytes_done=41,
+        bytes_total=100,
+    )
+    browser = signed_in(world.operator)
+    assert "Fetching 41 % of 0.0 MB on node n1." in browser.get("/portal/fleet/").content.decode()
+    Weights.objects.update(state="failed", error="<b>gated</b>")
+    page = browser.get("/portal/fleet/").content.decode()
+    assert "Files cannot be fetched on node n1: &lt;b&gt;gated&lt;/b&gt;." in page
 
 
 def test_what_is_not_there_says_what_to_do(world: World, signed_in: SignIn) -> None:
