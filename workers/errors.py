@@ -6,6 +6,7 @@ WorkerError
 ├── Conflict      the name exists with another value
 ├── BadCount      a number out of range
 ├── BadValue      an argument that cannot be parsed
+├── BadArguments  the engine's own parser refuses its arguments
 ├── Refused       not possible in the current state
 ├── Superseded    a newer agent owns the node, so this one may not write
 └── NotAccepted   a deferred request was not stored
@@ -68,6 +69,14 @@ class BadValue(WorkerError):
     what: str
     asked: str
     allowed: str
+
+
+@dataclass(eq=False)
+class BadArguments(WorkerError):
+    """``sentence`` is what the parser of ``engine`` says."""
+
+    engine: str
+    sentence: str
 
 
 @dataclass(eq=False)

@@ -54,7 +54,12 @@ class ModelRevision(models.Model):
     #: SHA-256 of everything that affects output: weights, tokenizer, template, engine, arguments. In every cache key.
     digest = models.CharField(max_length=64)
     engine = models.CharField(max_length=16, choices=(("vllm", "vllm"), ("simulated", "simulated")))
-    engine_args = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    engine_args = ArrayField(models.TextField(), default=list, blank=True)
+    #: As ``catalogue.engine_options`` writes them; the slots of a replica are its deployment's.
+    options = models.JSONField(default=dict, db_default={}, blank=True)
+    #: Of the files of a folder; empty for a Hugging Face id, and in rows of a version that did not store it.
+    weights_digest = models.CharField(max_length=64, default="", db_default="", blank=True)
+    #: 0: the model's own, as much of it as an engine's memory holds.
     context_length_tokens = models.PositiveIntegerField()
     active_from = models.DateTimeField(db_default=Now())
     superseded_at = models.DateTimeField(null=True, blank=True)

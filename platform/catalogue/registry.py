@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import orjson
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue import engine_options
+from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
+from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
@@ -29,6 +32,7 @@ class ServedModel:
     public: bool
     revision_id: RevisionId
     digest: str
+    #: As deployed, 0 for the model's own; the gateway's snapshot has that of the engines.
     context_length_tokens: int
     #: Unix seconds.
     created_at: int
@@ -71,11 +75,17 @@ class Description:
     engine_args: tuple[str, ...] = ()
     weights_digest: str = ""
     public: bool = False
+    options: EngineOptions = DEFAULT_OPTIONS
+    #: Among which the engine divides the model.
+    slots_per_replica: int = 1
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of everything that affects output."""
+        """Return the SHA-256, in hex, of everything that affects output. What has its default adds nothing to it."""
         where = self.weights_digest or self.source
-        identity = [where, self.engine, list(self.engine_args), self.context_length_tokens]
+        identity: list[object] = [where, self.engine, list(self.engine_args), self.context_length_tokens]
+        slots = {} if self.slots_per_replica == 1 else {"slots_per_replica": self.slots_per_replica}
+        if options := engine_options.to_json(self.options) | slots:
+            identity.append(sorted(options.items()))
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()
 
 
@@ -111,6 +121,8 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             engine=described.engine,
             engine_args=list(described.engine_args),
             context_length_tokens=described.context_length_tokens,
+            options=engine_options.to_json(described.options),
+            weights_digest=described.weights_digest,
             digest=digest,
         )
     audit.record(
@@ -123,11 +135,33 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             "source": described.source,
             "engine": described.engine,
             "engine_args": list(described.engine_args),
+            "options": engine_options.to_json(described.options),
             "digest": digest,
         },
     )
     policy_epoch.bump(models=True)
     return revision
+
+
+def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") -> Description | None:
+    """Return the description that a revision with replicas of so many slots was made from.
+
+    ``weights_digest`` is of a folder's files, for a revision that does not store it. None if the digest of the revision
+    is not that of the description: its files are not known, or are others.
+    """
+    found = Description(
+        name=revision.model.name,
+        source=revision.source,
+        engine=revision.engine,  # type: ignore[arg-type]  # the column has no other values
+        context_length_tokens=revision.context_length_tokens,
+        engine_args=tuple(revision.engine_args),
+        weights_digest=revision.weights_digest or weights_digest,
+        options=engine_options.from_json(revision.options),
+        slots_per_replica=slots,
+    )
+    # Versions without options did not count the slots.
+    known = (each.digest() for each in (found, replace(found, slots_per_replica=1)))
+    return found if revision.digest in known else None
 
 
 def load() -> Catalogue:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from catalogue.engine_options import EngineOptions
 from tests.engines.replica import API_KEY, spec_for
 from workers.engines.choice import driver_for
 from workers.engines.driver import (
@@ -15,6 +16,7 @@ from workers.engines.driver import (
 )
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable, UnknownEngine
+from workers.engines.options.flags import ARGUMENTS
 from workers.engines.vllm import NO_HOST, VllmDriver
 
 FOLDER = Path("/somewhere/engine")
@@ -107,6 +109,33 @@ def test_a_gpu_engine_sees_its_own_devices_only(tmp_path: Path) -> None:
     assert flag(command, "--tensor-parallel-size") == "2"
     assert "--enforce-eager" not in command.argv
     assert not any(name.startswith("VLLM_CPU") for name in command.env)
+
+
+def test_stages_divide_the_devices_of_a_replica(tmp_path: Path) -> None:
+    devices = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+    staged = EngineOptions(pipeline_parallel=2)
+    command = vllm(EngineKind.VLLM).command(spec_for(tmp_path, gpu_uuids=devices, options=staged))
+    assert (flag(command, "--tensor-parallel-size"), flag(command, "--pipeline-parallel-size")) == ("2", "2")
+    whole = vllm(EngineKind.VLLM).command(spec_for(tmp_path, gpu_uuids=devices[:1]))
+    assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(whole.argv)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "simulated"])
+def test_options_become_the_engines_arguments(tmp_path: Path, kind: str) -> None:
+    driver = driver_for(kind) if kind == "simulated" else vllm(EngineKind.VLLM)
+    assert not set(driver.command(spec_for(tmp_path)).argv) & {each for args in ARGUMENTS.values() for each in args}
+    options = EngineOptions(kv_dtype="fp8", quantization="awq", host_memory_gib=64, lora_adapters=4, lora_rank=32)
+    command = driver.command(spec_for(tmp_path, options=options, context_length_tokens=0))
+    expected = {
+        "--max-model-len": "auto",
+        "--kv-cache-dtype": "fp8",
+        "--quantization": "awq",
+        "--kv-offloading-size": "64",
+        "--max-loras": "4",
+        "--max-lora-rank": "32",
+    }
+    assert {name: flag(command, name) for name in expected} == expected
+    assert "--enable-lora" in command.argv
 
 
 @pytest.mark.parametrize(("length", "is_used"), [(70, True), (71, False)])

@@ -27,6 +27,7 @@ METRICS = [
     *("vllm:inter_token_latency_seconds_count", "vllm:e2e_request_latency_seconds_count"),
     *("vllm:request_queue_time_seconds_sum", "vllm:request_prefill_time_seconds_sum"),
     *("vllm:cache_config_info", "process_start_time_seconds", "hearth_engine_max_requests"),
+    "hearth_engine_context_tokens",
 ]
 
 
@@ -43,6 +44,10 @@ async def test_the_model_is_listed_with_its_context(client: Client) -> None:
     assert list(model) == [
         *("id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"),
     ]
+
+
+async def test_the_metrics_state_the_context(client: Client) -> None:
+    assert await client.metric("hearth_engine_context_tokens") == CONTEXT_TOKENS
 
 
 @pytest.mark.parametrize("name", METRICS)

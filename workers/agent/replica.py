@@ -32,6 +32,7 @@ from workers.agent.starter import Starter
 from workers.agent.store.replica_rows import NodeRows, ReplicaRow, State
 from workers.agent.timeouts import Timeouts, backoff_seconds
 from workers.agent.wakeup import WakeEvent
+from workers.engines.argument_check import REFUSED_STATUS
 from workers.engines.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -249,8 +250,12 @@ class ReplicaLifecycle:
         row, engine = now.row, now.engine
         status = None if engine is None else processes.collect(engine.record.process)
         how = "its process is gone" if status is None else f"its process ended with status {status}"
-        if row.state in STARTING and (line := self._engine_processes.last_log_line(row)):
-            how = f"{how}: {line}"
+        if row.state in STARTING:
+            refusal = self._engine_processes.refusal(row) if status == REFUSED_STATUS else ""
+            if refusal:
+                how = f"the engine's own parser refuses its arguments: {refusal}"
+            elif line := self._engine_processes.last_log_line(row):
+                how = f"{how}: {line}"
         self._back_off(row, how)
         if engine is not None:
             self._kill(engine)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from catalogue.engine_options import DEFAULT, EngineOptions
 from workers.engines import zygote
 from workers.engines.arguments import is_offline
 from workers.engines.model_families import STRICT_ARGS
@@ -50,7 +51,7 @@ class EngineSpec:
     """One engine process to start.
 
     ``model_path`` is a folder or a Hugging Face id. ``hash_seed`` None keeps vLLM's public constant seed.
-    ``gpu_uuids`` are the slots' devices, one per tensor-parallel rank; empty on a CPU.
+    ``gpu_uuids`` are the slots' devices, among which the model is divided; empty on a CPU.
     ``engine_args`` come last on the command line and win over the driver's own flags.
     """
 
@@ -61,6 +62,7 @@ class EngineSpec:
     port: int
     api_key: str
     log_path: Path
+    #: 0: the model's own, as much of it as the device's memory holds.
     context_length_tokens: int = 8192
     block_size_tokens: int = 32
     hash_seed: str | None = None
@@ -74,9 +76,15 @@ class EngineSpec:
     media_domains: tuple[str, ...] = ()
     #: Opens /pause, /resume and the other development routes, with which a holder of the key stops the engine.
     development_routes: bool = False
+    options: EngineOptions = DEFAULT
     #: Logs a line for each request with its id, without its prompt.
     log_requests: bool = False
     engine_args: tuple[str, ...] = ()
+
+    @property
+    def max_model_len(self) -> str:
+        """Return the context as engines take it."""
+        return str(self.context_length_tokens or "auto")
 
     @property
     def base_url(self) -> str:
@@ -133,6 +141,12 @@ class EngineDriver(Protocol):
 
     def command(self, spec: EngineSpec) -> EngineCommand:
         """Return the command for ``spec``. Raises EngineUnavailable if the engine is not installed."""
+
+    def parser(self, spec: EngineSpec) -> EngineCommand:
+        """Return the command that parses the command line for ``spec`` and starts nothing.
+
+        It ends with status 0, or 2 and a last line ``…: error: …`` on standard error. Raises EngineUnavailable.
+        """
 
     def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand | None:
         """Return the command of a process that waits at ``socket_path`` to become an engine like ``spec``.

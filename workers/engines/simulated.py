@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
+from workers.engines.options.flags import flags as option_flags
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,20 +24,27 @@ class SimulatedDriver:
         return 30
 
     def command(self, spec: EngineSpec) -> EngineCommand:
+        return self._run("workers.simulated", spec)
+
+    def parser(self, spec: EngineSpec) -> EngineCommand:
+        return self._run("workers.simulated.parse", spec)
+
+    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
+        return zygote_command(self.name, self.command(spec), socket_path)
+
+    def _run(self, module: str, spec: EngineSpec) -> EngineCommand:
         argv = [
-            *(sys.executable, "-m", "workers.simulated"),
+            *(sys.executable, "-m", module),
             *("--model", spec.model_path, "--served-model-name", spec.served_name),
             *("--host", spec.host, "--port", str(spec.port)),
-            *("--max-model-len", str(spec.context_length_tokens)),
+            *("--max-model-len", spec.max_model_len),
             *("--block-size", str(spec.block_size_tokens)),
             *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
+            *option_flags(spec.options),
         ]
         if spec.log_requests:
             argv.append("--enable-log-requests")
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))
-
-    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
-        return zygote_command(self.name, self.command(spec), socket_path)
 
 
 def _environment(spec: EngineSpec) -> dict[str, str]:

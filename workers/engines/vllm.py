@@ -9,13 +9,17 @@ from workers.engines.arguments import is_offline
 from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable
+from workers.engines.options.flags import flags as option_flags
+from workers.engines.options.flags import parallel_flags
 
 #: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
 CPU_KV_CACHE_GIB = 1
 
-#: The import path of an engine: a folder with two modules. One requires the key on every path but /health; the other
-#: publishes how many requests the engine runs at once. vLLM calls the last one first.
+#: The import path of an engine: a folder of modules for the engine's own interpreter.
 IMPORT_PATH = Path(__file__).resolve().parent / "in_engine"
+SERVER, PARSER = "vllm.entrypoints.openai.api_server", "hearth_engine_arguments"
+#: One requires the key on every path but /health; the other publishes how many requests the engine runs at once. vLLM
+#: calls the last one first.
 MIDDLEWARES = ("hearth_engine_limits.PublishLimits", "hearth_engine_key.RequireEngineKey")
 
 #: Linux allows 107 bytes for a socket's path, of which vLLM's random name and its slash take 37. Where the folder is
@@ -42,30 +46,31 @@ class VllmDriver:
         return 300 if environment.detect_kind() is EngineKind.VLLM_CPU else 1800
 
     def command(self, spec: EngineSpec) -> EngineCommand:
+        # Not `vllm serve`: a zygote runs the same module without the command line around it.
+        return self._run(SERVER, spec)
+
+    def parser(self, spec: EngineSpec) -> EngineCommand:
+        return self._run(PARSER, spec)
+
+    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
+        return zygote_command(self.name, self.command(spec), socket_path)
+
+    def _run(self, module: str, spec: EngineSpec) -> EngineCommand:
         installed = self.installed or environment.status()
         if installed is None:
             raise EngineUnavailable(
                 "the engine environment is not installed", "run `python -m workers.engines.environment`"
             )
         on_cpu = installed.kind is EngineKind.VLLM_CPU
-        # Not `vllm serve`: a zygote runs the same module without the command line around it.
-        argv = (
-            str(installed.python),
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            *_flags(spec, on_cpu=on_cpu),
-        )
+        argv = (str(installed.python), "-m", module, *_flags(spec, on_cpu=on_cpu))
         return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu))
-
-    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
-        return zygote_command(self.name, self.command(spec), socket_path)
 
 
 def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
     flags = [
         *("--model", spec.model_path, "--served-model-name", spec.served_name),
         *("--host", spec.host, "--port", str(spec.port)),
-        *("--max-model-len", str(spec.context_length_tokens)),
+        *("--max-model-len", spec.max_model_len),
         *("--block-size", str(spec.block_size_tokens)),
         # The default algorithm uses pickle, whose bytes depend on object identity, so no other process can reproduce
         # its hashes.
@@ -90,9 +95,7 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         flags.append("--enable-log-requests")
     if on_cpu:
         flags.append("--enforce-eager")
-    if len(spec.gpu_uuids) > 1:
-        flags += ["--tensor-parallel-size", str(len(spec.gpu_uuids))]
-    return tuple(flags)
+    return (*flags, *parallel_flags(spec.options, len(spec.gpu_uuids)), *option_flags(spec.options))
 
 
 def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:

@@ -59,7 +59,7 @@ def create(
 ) -> Deployment:
     """Create a deployment that fills ``pools`` in the order given. Raises Conflict, BadCount."""
     _check_bounds(replicas, replicas)
-    _check_slots(slots_per_replica)
+    check_slots(slots_per_replica)
     existing = Deployment.objects.filter(name=name).first()
     if existing is not None:
         raise Conflict("deployment", name, "id", str(existing.id), "a new one")
@@ -98,7 +98,7 @@ def redeploy(
     new ones. Raises NotFound, BadCount.
     """
     if slots_per_replica is not None:
-        _check_slots(slots_per_replica)
+        check_slots(slots_per_replica)
     reconciler.lock(wait=True)
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
@@ -173,6 +173,12 @@ def restore(actor: Actor, model: Model) -> int:
     return len(rows)
 
 
+def check_slots(slots: int) -> None:
+    """Raise BadCount if a replica cannot take so many slots on any machine."""
+    if not 1 <= slots <= MAX_SLOTS_PER_REPLICA:
+        raise BadCount(slots, f"1 to {MAX_SLOTS_PER_REPLICA}", "slots for each replica")
+
+
 def replace_replicas(model: Model) -> None:
     """Withdraw every replica of a model: each drains, and the reconciler starts those that are still desired."""
     reconciler.lock(wait=True)
@@ -231,8 +237,3 @@ def _check_bounds(minimum: int, maximum: int) -> None:
         raise BadCount(minimum, f"0 to {MAX_REPLICAS}")
     if not minimum <= maximum <= MAX_REPLICAS:
         raise BadCount(maximum, f"{minimum} to {MAX_REPLICAS}", "replicas at most")
-
-
-def _check_slots(slots: int) -> None:
-    if not 1 <= slots <= MAX_SLOTS_PER_REPLICA:
-        raise BadCount(slots, f"1 to {MAX_SLOTS_PER_REPLICA}", "slots for each replica")

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from workers.errors import Ambiguous, BadCount, BadValue, Conflict, NotFound, Refused, Superseded, WorkerError
+from workers.errors import (
+    Ambiguous,
+    BadArguments,
+    BadCount,
+    BadValue,
+    Conflict,
+    NotFound,
+    Refused,
+    Superseded,
+    WorkerError,
+)
 
 
 def words(error: WorkerError) -> str:
@@ -17,6 +27,8 @@ def words(error: WorkerError) -> str:
             text = f"{asked} {what} are not allowed: use {allowed}"
         case BadValue(what, asked, allowed):
             text = f"{asked!r} is not a valid {what}: use {allowed}"
+        case BadArguments(engine, sentence):
+            text = f"{engine} refuses the arguments: {sentence}"
         case Refused(kind, name, why, instead):
             text = f"{kind} {name}: {why}; {instead}"
         case Conflict(kind, name, field, found, asked):

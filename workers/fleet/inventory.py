@@ -85,6 +85,8 @@ class ReplicaStatus:
     host_cache_tokens: int | None
     #: Requests that its engine runs at once.
     max_requests: int | None
+    #: Its longest prompt and completion together.
+    context_tokens: int | None
     #: Level it was started from, empty until that is known; and why not from a warmer one.
     start_level: str
     start_note: str
@@ -389,6 +391,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         cache_tokens=row.cache_tokens,
         host_cache_tokens=row.host_cache_tokens,
         max_requests=row.max_requests,
+        context_tokens=row.context_tokens,
         start_level=row.start_level,
         start_note=row.start_note,
         startup_seconds=row.startup_seconds,

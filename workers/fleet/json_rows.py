@@ -88,6 +88,7 @@ def replicas(fleet: Fleet) -> list[Row]:
         "cache_tokens",
         "host_cache_tokens",
         "max_requests",
+        "context_tokens",
         "last_error",
     )
     return [

@@ -82,6 +82,8 @@ class Replica(models.Model):
     host_cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     #: How many requests it runs at once, as the engine says; further ones wait.
     max_requests = models.PositiveIntegerField(null=True, blank=True)
+    #: The longest prompt and completion together, as the engine says.
+    context_tokens = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

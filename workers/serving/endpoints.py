@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.db import connection
+from django.db.models import Min
 
 from catalogue import routing_policy
 from catalogue.routing_policy import DEFAULT_ROUTING, Routing
@@ -45,6 +46,7 @@ _ANSWERING = CompiledQuery(
             "max_requests",
             "deployment__routing",
             "host_cache_tokens",
+            "context_tokens",
         )
     )
 )
@@ -71,6 +73,8 @@ class Endpoint:
     max_requests: int | None = None
     #: How requests choose among the replicas of its deployment.
     routing: Routing = DEFAULT_ROUTING
+    #: Its longest prompt and completion together, None until the engine has said so.
+    context_tokens: int | None = None
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -84,6 +88,13 @@ def ready() -> tuple[Endpoint, ...]:
     known = [(is_ready, endpoint) for is_ready, endpoint in rows if endpoint is not None]
     served = {endpoint.deployment for is_ready, endpoint in known if is_ready}
     return tuple(endpoint for is_ready, endpoint in known if is_ready or endpoint.deployment not in served)
+
+
+def last_contexts() -> dict[RevisionId, int]:
+    """Return the shortest context that an engine has had, for each active revision whose context is the model's own."""
+    own = Replica.objects.filter(revision__context_length_tokens=0, revision__superseded_at=None)
+    found = own.exclude(context_tokens=None).values_list("revision_id").annotate(shortest=Min("context_tokens"))
+    return dict(found)
 
 
 def announce() -> None:
@@ -113,6 +124,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         max_requests=told[2],
         routing=routing_policy.from_json(told[3]),
         host_cache_tokens=told[4],
+        context_tokens=told[5],
     )
 
 

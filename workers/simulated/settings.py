@@ -17,6 +17,8 @@ PREFILL_TOKENS_PER_SECOND = 100_000
 KV_BYTES_PER_TOKEN = 131_072
 #: From host memory to a GPU: PCIe 4.0 with 16 lanes carries 31.5 GB a second, of which copies are assumed to reach 25.
 RELOAD_BYTES_PER_SECOND = 25e9
+#: Of a model that does not state its own.
+DEFAULT_CONTEXT_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         model=given.model,
         served_name=given.served_model_name or given.model or "simulated",
         api_key=environ.get("VLLM_API_KEY") or None,
-        context_length_tokens=given.max_model_len,
+        context_length_tokens=given.max_model_len or _own_context_tokens(given),
         block_size_tokens=given.block_size,
         blocks=given.num_gpu_blocks_override,
         kv_offloading_gib=given.kv_offloading_size,
@@ -122,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", default="", help="folder with tokenizer.json, or any name")
     parser.add_argument("--served-model-name", default="")
-    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-model-len", type=_tokens_or_auto, default=8192, help="auto: the model's own, if it fits")
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=32768, help="KV cache capacity")
     parser.add_argument("--kv-offloading-size", type=float, default=0, help="GiB of host memory for blocks; 0: none")
@@ -150,10 +152,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
     parser.add_argument("--structured-outputs-config", default="", help="ignored")
     parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="ignored: nothing is fetched")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="ignored, like the following options of a real device")
+    parser.add_argument("--quantization", default="")
+    parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--max-loras", type=_positive, default=1)
+    parser.add_argument("--max-lora-rank", type=_positive, default=16)
     parser.add_argument("--enable-log-requests", action="store_true", help="print the id of each request")
     parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser
+
+
+def _own_context_tokens(given: argparse.Namespace) -> int:
+    """Return the context of the model's config.json, or as much of it as the KV cache holds, as vLLM fits it."""
+    config = Path(given.model) / "config.json"
+    stated = json.loads(config.read_text()).get("max_position_embeddings") if config.is_file() else None
+    fits: int = (given.num_gpu_blocks_override - 1) * given.block_size
+    return min(int(stated or DEFAULT_CONTEXT_TOKENS), fits)
+
+
+def _tokens_or_auto(given: str) -> int:
+    """Return the number of tokens; 0 for the model's own."""
+    return 0 if given in {"auto", "-1"} else _positive(given)
 
 
 def _positive(given: str) -> int:

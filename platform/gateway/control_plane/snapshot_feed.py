@@ -25,9 +25,11 @@ from billing.pricing import prices
 from billing.pricing.prices import PriceTable
 from catalogue import registry
 from catalogue.registry import Catalogue, ServedModel
+from gateway.control_plane.model_contexts import ModelContexts
 from gateway.errors import Unavailable
 from tenants import policy_epoch
 from tenants.errors import KeyRefused
+from tenants.ids import RevisionId
 from tenants.policy_epoch import Changes
 from tenants.snapshot import snapshot
 from tenants.snapshot.snapshot import Caller, Snapshot
@@ -54,6 +56,8 @@ CHANNELS = (policy_epoch.CHANNEL, endpoints.CHANNEL)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSnapshot:
     """The control plane at one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
+
+    The models of ``catalogue`` have the contexts of their engines (:mod:`gateway.control_plane.model_contexts`).
 
     ``gateways`` are the names of the running gateway processes, from their reports.
     """
@@ -86,6 +90,9 @@ class SnapshotFeed:
         self._on_poll = on_poll
         self._etas: Mapping[UUID, float] = {}
         self._gateways: tuple[str, ...] = ()
+        self._catalogue = Catalogue(models={})
+        self._contexts = ModelContexts()
+        self._last_contexts: Mapping[RevisionId, int] = {}
         self._etas_until = 0.0
         self._models_until = 0.0
         self._sweep = SnapshotSweep()
@@ -204,17 +211,18 @@ class SnapshotFeed:
         """Read the database; of callers, models and prices only what has changed."""
         changes = None if old is None else policy_epoch.changes_since(old.callers.epoch)
         callers = self._callers(old, changes)
-        catalogue, price_table = self._models(old, changes)
+        price_table = self._models(old, changes)
         if time.monotonic() >= self._etas_until:
             self._etas = startup_eta.etas()
             self._gateways = gateway_load.gateways()
+            self._last_contexts = endpoints.last_contexts()
             self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
         return ControlSnapshot(
             callers=callers,
-            catalogue=catalogue,
+            catalogue=self._contexts.apply(self._catalogue, ready, self._last_contexts),
             prices=price_table,
             endpoints=ready,
             deployments=startup_eta.deployed(),
@@ -227,12 +235,14 @@ class SnapshotFeed:
             return snapshot.load()
         return self._sweep.step(old.callers.refreshed(changes))
 
-    def _models(self, old: ControlSnapshot | None, changes: Changes | None) -> tuple[Catalogue, PriceTable]:
+    def _models(self, old: ControlSnapshot | None, changes: Changes | None) -> PriceTable:
+        """Read the models and return the prices, both only if they may have changed."""
         same = changes is not None and changes.complete and not changes.models
         if old is not None and same and time.monotonic() < self._models_until:
-            return old.catalogue, old.prices
+            return old.prices
         self._models_until = time.monotonic() + MODELS_SECONDS
-        return registry.load(), prices.load()
+        self._catalogue = registry.load()
+        return prices.load()
 
     def _poll_ended(self, *, healthy: bool) -> None:
         with self._lock:

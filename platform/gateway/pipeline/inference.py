@@ -16,6 +16,7 @@ from gateway.cache import replay
 from gateway.cache.lookup import CacheHit, CacheLookup
 from gateway.cache.policy import CachePolicy, policy_for
 from gateway.coalescing.coalescer import Coalescer, Followed
+from gateway.control_plane import model_contexts
 from gateway.errors import NOT_NOW, EngineFailed, EngineOverran, GatewayError, internal_error, not_cached
 from gateway.metering import cost_headers, refusals
 from gateway.metering.meter import Meter
@@ -161,7 +162,7 @@ class Inference:
         """Return the replicas of the active revision; while there are none, the model's others."""
         model = self._context.model
         known = self._components.feed.snapshot.endpoints.get(model.name, ())
-        return [endpoint for endpoint in known if endpoint.revision_id == model.revision_id] or known
+        return model_contexts.of_active_revision(model, known)
 
     async def _complete(self, started: StartedReply) -> Response:
         """Meter and store an engine's complete response, and return it."""

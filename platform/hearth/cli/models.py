@@ -6,12 +6,13 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from catalogue.engine_options import MOST_ADAPTERS, MOST_HOST_MEMORY_GIB, MOST_RANK, MOST_STAGES
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 from hearth.instance.progress import Progress
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from workers.models import Deployment
 
 #: The options that say what is served.
-_CONTENT = ("commit", "engine", "task", "context_tokens", "engine_args")
+_CONTENT = ("commit", "engine", "task", "engine_args")
+#: The largest number that the column stores.
+MOST_CONTEXT_TOKENS = 2**31 - 1
 #: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
 MOST_REPLICAS = 1000
 #: ``workers.fleet.deployments.MAX_SLOTS_PER_REPLICA``, likewise.
@@ -50,6 +53,24 @@ def _token(context: click.Context, parameter: click.Parameter, path: str | None)
     return found
 
 
+class _ContextTokens(click.ParamType[int]):
+    """A number of tokens; 0 and ``auto`` are the model's own."""
+
+    name = "tokens"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Fails for what is neither a number from 0 on nor ``auto``."""
+        if value == "auto":
+            return 0
+        try:
+            tokens = int(value)
+        except ValueError:
+            tokens = -1
+        if not 0 <= tokens <= MOST_CONTEXT_TOKENS:
+            self.fail(f"{value!r} is neither auto nor a number from 0 to {MOST_CONTEXT_TOKENS}.", param, ctx)
+        return tokens
+
+
 @click.command(short_help="Serve a further model.")
 @click.argument("name")
 @click.option("--source", help="Hugging Face id or folder. Default: as before, the tiny model for a new model.")
@@ -71,17 +92,46 @@ def _token(context: click.Context, parameter: click.Parameter, path: str | None)
 )
 @click.option(
     "--context-tokens",
-    type=click.IntRange(min=1),
-    default=DEFAULT_CONTEXT_TOKENS,
-    show_default=True,
-    help="Longest prompt and response together, tokens.",
+    type=_ContextTokens(),
+    help="Longest prompt and response together, tokens. 0 or auto: the model's own, as far as it fits into the memory. "
+    f"Default: as before, {DEFAULT_CONTEXT_TOKENS} for a new model.",
+)
+@click.option(
+    "--kv-dtype", metavar="NAME", help="Type of the KV cache's values, as fp8; auto: the model's. Default: as before."
+)
+@click.option(
+    "--quantization",
+    metavar="NAME",
+    help="By what the weights are quantised, as fp8; auto: as their files say. Default: as before.",
+)
+@click.option(
+    "--host-memory-gib",
+    type=click.IntRange(0, MOST_HOST_MEMORY_GIB),
+    help="Memory of the host for KV blocks that leave the GPUs of a replica, all together. Default: as before, 0.",
+)
+@click.option(
+    "--pipeline-parallel",
+    type=click.IntRange(1, MOST_STAGES),
+    help="Stages that a replica's layers are divided into, one after another; each has slots / stages GPUs. "
+    "Default: as before, 1.",
+)
+@click.option(
+    "--lora-adapters",
+    type=click.IntRange(0, MOST_ADAPTERS),
+    help="LoRA adapters that one batch may use. Default: as before, 0.",
+)
+@click.option(
+    "--lora-rank",
+    type=click.IntRange(1, MOST_RANK),
+    help="Largest rank of a LoRA adapter. Default: as before, 16.",
 )
 @click.option(
     "--engine-args",
     default="",
     callback=_split,
-    help="Arguments of the engine itself, quoted as for a shell: --engine-args='--dtype float16'. A parser for tool "
-    "calls or reasoning named here replaces the one of the model's family.",
+    help="Arguments of the engine itself, quoted as for a shell: --engine-args='--dtype float16'. The engine's own "
+    "parser checks them first, and imports vLLM for that, which takes ten seconds or more. A parser for tool calls or "
+    "reasoning named here replaces the one of the model's family.",
 )
 @click.option("--allow-remote-code", is_flag=True, help="Let --trust-remote-code run the model's own Python code.")
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are Python pickles, which can run code.")
@@ -106,7 +156,13 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     embeddings, never both: --task selects one.
 
     The same NAME again changes what it serves, if --source is given, and else what the other options name: --replicas 0
-    stops it. `hearth model` renames, shares and archives it.
+    stops it. Options that are left out stay as they are. `hearth model` renames, shares and archives it.
+
+    \b
+    Examples:
+      hearth deploy qwen --source Qwen/Qwen3-8B --replicas 2
+      hearth deploy big --source /models/big --slots-per-replica 8 --pipeline-parallel 2 --kv-dtype fp8
+      hearth deploy qwen --context-tokens auto --host-memory-gib 64
     """
     with on_database(f"{name} is not deployed"):
         made, spec = deploy_as_typed(context)
@@ -130,10 +186,12 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     from hearth.provisioning import deploy as deployment  # its models need Django
     from hearth.provisioning.model_source import ModelSpec, is_tiny
     from tenants import audit
+    from workers.fleet.model_options import OptionChange
     from workers.weights import hub_tokens
 
     given = dict(context.params)
-    name, replicas, slots, source = (given.pop(each) for each in ("name", "replicas", "slots_per_replica", "source"))
+    name, replicas, source = (given.pop(each) for each in ("name", "replicas", "source"))
+    change = OptionChange(**{each.name: given.pop(each.name) for each in fields(OptionChange)})
     private, shown_to = given.pop("private"), given.pop("tenants")
     tenants = shown_to if private or shown_to else None
     actor, found = audit.shell("hearth deploy"), deployment.served(name)
@@ -141,15 +199,15 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
         if not any(context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in _CONTENT):
             if (token := given.pop("hub_token")) is not None:
                 hub_tokens.store(actor, found.revision.model, token)
-            made = deployment.resize(actor, found, replicas=replicas, slots_per_replica=slots, tenants=tenants)
-            return made, None
+            return deployment.change_options(
+                actor, found, replicas=replicas, change=change, tenants=tenants, warn=print
+            ), None
         if not is_tiny(found.revision.source):
             raise click.UsageError(
                 f"{name} serves {found.revision.source}, and what it serves is replaced as a whole: give --source, too."
             )
-    slots = slots or (found.slots_per_replica if found is not None else 1)
-    spec = ModelSpec(name=name, tenants=tenants, source=source or "", slots_per_replica=slots, **given)
-    return deployment.deploy(actor, spec, replicas), spec
+    spec = ModelSpec(name=name, tenants=tenants, source=source or "", **given)
+    return deployment.deploy(actor, deployment.with_options(spec, found, change), replicas, warn=print), spec
 
 
 @click.group(short_help="List, rename, share and archive models.")

@@ -91,9 +91,8 @@ def _options(layout: Layout, replicas: int, kv_dtype: str, quantization: str | N
     """Return the options of `hearth deploy`."""
     options = ["--replicas", str(replicas), "--slots-per-replica", str(layout.gpus)]
     options += ["--context-tokens", str(layout.context_tokens)]
-    engine = ["--kv-cache-dtype", kv_dtype] if kv_dtype != "auto" else []
-    engine += ["--quantization", quantization] if quantization else []
-    return [*options, f"--engine-args={shlex.join(engine)}"] if engine else options
+    options += ["--kv-dtype", kv_dtype] if kv_dtype != "auto" else []
+    return [*options, "--quantization", quantization] if quantization else options
 
 
 def _rows(shape: ModelShape, layout: Layout, weights_from: str) -> list[tuple[str, str]]:

@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
 
 from billing.pricing import prices
-from catalogue import administration
+from catalogue import administration, engine_options
 from catalogue import registry as catalogue
+from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.models import Model, ModelRevision
+from catalogue.registry import Description
 from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import cluster, model_checks, model_files
-from hearth.provisioning.model_source import ModelSpec, deployment_name, is_tiny
+from hearth.provisioning.model_source import ModelSpec, deployment_name, folder_digest, is_tiny
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
 from workers.engines.arguments import commit_of
 from workers.engines.errors import UnknownEngineKey
-from workers.fleet import deployments
+from workers.fleet import deployments, engine_arguments, model_options
+from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens
 from workers.weights.hub_tokens import TokenUnreadable
 
+log = logging.getLogger(__name__)
 
-@transaction.atomic
-def deploy(actor: Actor, spec: ModelSpec, replicas: int | None = None) -> Deployment:
+
+def deploy(
+    actor: Actor, spec: ModelSpec, replicas: int | None = None, *, warn: Callable[[str], None] = log.warning
+) -> Deployment:
     """Deploy a model of the platform on this node's pool, or change its revision and its number of replicas.
 
-    ``replicas`` None leaves them, and is 1 for a new model. An archived model is restored. Idempotent. Name, source
-    and size are checked before anything changes. Raises BadName, PreflightError, NotAllowed when a tenant has the name,
-    OSError, and the errors of ``deployments``.
+    ``replicas`` None leaves them, and is 1 for a new model. An archived model is restored. Idempotent. Name, source,
+    size and the engine's arguments are checked before anything changes; ``warn`` gets a sentence if this machine cannot
+    check the arguments. Raises BadName, PreflightError, NotAllowed when a tenant has the name, OSError, BadArguments,
+    and the other errors of ``deployments``.
     """
-    pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
+    with transaction.atomic():
+        pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
+        name, given = spec.model_name(), spec.hub_token
+        spec = model_checks.check(name, replace(spec, hub_token=given or _stored_token(name)), pool)
+    if spec.engine_args or spec.options != DEFAULT_OPTIONS:
+        _check_arguments(spec.described(weights_digest=""), warn)
+    return _deploy(actor, replace(spec, hub_token=given), replicas, pool)
+
+
+@transaction.atomic
+def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> Deployment:
     name = spec.model_name()
-    given = spec.hub_token
-    spec = model_checks.check(name, replace(spec, hub_token=given or _stored_token(name)), pool)
     prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
     reconciler.lock(wait=True)
     revision = catalogue.register(actor, registry.find_tenant(PLATFORM_SLUG), spec.described())
-    if given is not None:
-        hub_tokens.store(actor, revision.model, given)
+    if spec.hub_token is not None:
+        hub_tokens.store(actor, revision.model, spec.hub_token)
     if spec.tenants is not None:
         administration.set_visibility(actor, name, Model.Visibility.PRIVATE, spec.tenants)
     if is_tiny(revision.source):
@@ -67,29 +84,61 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int | None = None) -> Deploy
     return made if replicas is None else deployments.scale(actor, found.name, replicas)
 
 
+def with_options(spec: ModelSpec, found: Deployment | None, change: OptionChange) -> ModelSpec:
+    """Return a model with these options; those that are not given are as the deployment has them, else the defaults."""
+    present = spec
+    if found is not None:
+        present = replace(
+            spec,
+            slots_per_replica=found.slots_per_replica,
+            context_tokens=found.revision.context_length_tokens,
+            options=engine_options.from_json(found.revision.options),
+        )
+    slots, context = change.slots_per_replica, change.context_tokens
+    return replace(
+        present,
+        slots_per_replica=present.slots_per_replica if slots is None else slots,
+        context_tokens=present.context_tokens if context is None else context,
+        options=change.of_engine(present.options),
+    )
+
+
 def served(name: str) -> Deployment | None:
     """Return the deployment of the platform's model of this name; None for a new one."""
     found = Deployment.objects.select_related("revision__model").filter(revision__model__name=name)
     return found.order_by("name").first()
 
 
-@transaction.atomic
-def resize(
+def change_options(
     actor: Actor,
     found: Deployment,
     *,
-    replicas: int | None,
-    slots_per_replica: int | None,
-    tenants: Sequence[str] | None,
+    replicas: int | None = None,
+    change: OptionChange = NO_CHANGE,
+    tenants: Sequence[str] | None = None,
+    warn: Callable[[str], None] = log.warning,
 ) -> Deployment:
-    """Change how many replicas a model has, of how many slots, and who sees it; None leaves each. What it serves stays.
+    """Change how many replicas a model has, their options, and who sees it; None leaves each. What it serves stays.
 
-    An archived model is restored. Raises PreflightError, NotFound, BadCount.
+    An archived model is restored. ``warn``: as in :func:`deploy`. Raises PreflightError, BadName, and the errors of
+    ``model_options`` and of ``deployments``.
     """
-    pools = list(Pool.objects.filter(deploymentpool__deployment=found).order_by("deploymentpool__sequence"))
-    if slots_per_replica is not None and pools:
-        model_checks.check_gang(slots_per_replica, pools[0])
-        _check_fit(found.revision, pools[0], slots_per_replica)
+    pools = model_options.pools_of(found)
+    wanted = None
+    if change:
+        wanted = model_options.changed(found, change, weights_digest=_weights_digest(found.revision))
+        if change.slots_per_replica is not None and pools:
+            model_checks.check_gang(wanted.slots_per_replica, pools[0])
+            _check_fit(found.revision, pools[0], wanted.slots_per_replica)
+        if change.is_of_engine:
+            _check_arguments(wanted, warn)
+    return _change_options(actor, found, replicas, wanted, tenants)
+
+
+@transaction.atomic
+def _change_options(
+    actor: Actor, found: Deployment, replicas: int | None, wanted: Description | None, tenants: Sequence[str] | None
+) -> Deployment:
     prices.exclude_batches()
     reconciler.lock(wait=True)
     model = found.revision.model
@@ -97,9 +146,7 @@ def resize(
         administration.set_visibility(actor, model.name, Model.Visibility.PRIVATE, tenants)
     administration.restore(actor, model.name)
     deployments.restore(actor, model)
-    made = deployments.redeploy(
-        actor, found.name, revision=found.revision, pools=pools, slots_per_replica=slots_per_replica
-    )
+    made = found if wanted is None else model_options.apply(actor, found, wanted)
     return made if replicas is None else deployments.scale(actor, found.name, replicas)
 
 
@@ -112,6 +159,17 @@ def _stored_token(name: str) -> str | None:
         raise PreflightError(
             f"The stored token of {name} cannot be read: {error}.", f"Set it again: `hearth model secret {name}`."
         ) from error
+
+
+def _weights_digest(revision: ModelRevision) -> str:
+    """Return the digest of a revision's folder on this machine, if the revision does not store it."""
+    return revision.weights_digest or folder_digest(Path(revision.source))
+
+
+def _check_arguments(described: Description, warn: Callable[[str], None]) -> None:
+    """Let the engine's own parser check what somebody chose; in no transaction, because vLLM's takes seconds."""
+    if why := engine_arguments.check(described):
+        warn(f"The engine's arguments are not checked on this machine: {why}. A replica that refuses them says so.")
 
 
 def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import transaction
 
 from billing.pricing import prices
-from catalogue import administration
+from catalogue import administration, engine_options
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from hearth.checks.preflight import PreflightError
@@ -67,7 +67,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     _admin()
     last = start_options.read_last(settings.DATA_DIR)
     before = _last_revision(last)
-    spec = _model(options, before, engine)
+    spec = _model(options, before, _deployed(before, last), engine)
     if not spec.name:
         _check_name_is_free(spec.model_name())
     if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
@@ -109,25 +109,47 @@ def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
     return ModelRevision.objects.select_related("model").filter(id=last["revision"]).first()
 
 
-def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["vllm", "simulated"]) -> ModelSpec:
+def _deployed(before: ModelRevision | None, last: Mapping[str, Any]) -> Deployment | None:
+    """Return the deployment of the last start's model, with the options that operators gave it since."""
+    if before is None:
+        return None
+    found = Deployment.objects.select_related("revision").filter(name=last.get("deployment")).first()
+    return found if found is not None and found.revision.model_id == before.model_id else None
+
+
+def _model(
+    options: StartOptions,
+    last: ModelRevision | None,
+    deployed: Deployment | None,
+    engine: Literal["vllm", "simulated"],
+) -> ModelSpec:
     """Return the model of the options; without one, the model of the last start, under the name that it has now.
 
-    TINY_NAME is Hearth's own model.
+    That one keeps the options that it is ``deployed`` with. TINY_NAME is Hearth's own model.
     """
     if options.model is None and last is not None:
         source, name = "" if is_tiny(last.source) else last.source, last.model.name
         context_tokens, commit = last.context_length_tokens, commit_of(last.engine_args)
+        if deployed is not None:
+            context_tokens = deployed.revision.context_length_tokens
     else:
         wanted = options.model or ""
         source, name, context_tokens = "" if wanted == TINY_NAME else wanted, "", DEFAULT_CONTEXT_TOKENS
         # the same model again is the same commit: a start asks the Hub for nothing and changes nothing
         commit = commit_of(last.engine_args) if last is not None and last.source == source else ""
-    return ModelSpec(
+    spec = ModelSpec(
         source=source,
         name=name,
         engine=engine,
         context_tokens=options.context_tokens or context_tokens,
         commit=commit,
+    )
+    if deployed is None or last is None or last.source != spec.stored_source():
+        return spec
+    return replace(
+        spec,
+        slots_per_replica=deployed.slots_per_replica,
+        options=engine_options.from_json(deployed.revision.options),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from django.db.models import Count, Max
-
+from catalogue import engine_options
 from catalogue.administration import check_name
 from catalogue.models import ModelAlias, ModelRevision
 from hearth.checks.preflight import PreflightError
@@ -14,26 +13,15 @@ from hearth.provisioning import model_files
 from hearth.provisioning.model_files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from hearth.provisioning.model_source import ModelSpec, deployment_name
 from workers.engines import arguments
-from workers.models import Deployment, Node, Pool, Slot
+from workers.engines.options import own_arguments
+from workers.fleet import model_options
+from workers.models import Deployment, Pool, Slot
 
-#: The columns that store them.
+#: The column that stores it.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
-LONGEST_ARGUMENT = 200
 #: Weights without code, and those that are Python pickles.
 SAFE_WEIGHTS, PICKLES = ".safetensors", (".bin", ".pt", ".pth")
-#: The engine's arguments that a deployment sets by itself, and how.
-OWN_OPTIONS = {
-    "--revision": "`hearth deploy --revision`",
-    "--model": "`hearth deploy --source`",
-    "--tokenizer-revision": "`hearth deploy --revision`, which holds for the tokenizer too",
-    "--max-model-len": "`hearth deploy --context-tokens`",
-    "--tensor-parallel-size": "`hearth deploy --slots-per-replica`",
-    "-tp": "`hearth deploy --slots-per-replica`",
-    "--config": "the arguments themselves, because a file's content is no part of the revision",
-}
 REMOTE_CODE = "--trust-remote-code"
-#: Arguments whose names begin one of those above.
-OTHER_ARGUMENTS = frozenset({"--tokenizer"})
 _MIB = 1 << 20
 
 
@@ -44,9 +32,10 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
     """
     check_name(name)
     check_name_is_free(name)
-    _check_lengths(spec)
+    _check_length(spec)
     _check_arguments(spec)
     check_gang(spec.slots_per_replica, pool)
+    engine_options.check(spec.options, slots=spec.slots_per_replica)
     if spec.engine != "vllm" or not spec.source:
         if spec.commit:
             raise PreflightError("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
@@ -89,22 +78,16 @@ def check_name_is_free(name: str) -> None:
         )
 
 
-def _check_lengths(spec: ModelSpec) -> None:
+def _check_length(spec: ModelSpec) -> None:
     if len(spec.source) > LONGEST_SOURCE:
         raise PreflightError(f"--source has {len(spec.source)} characters; {LONGEST_SOURCE} are allowed.", "")
-    longest = max((len(each) for each in spec.engine_args), default=0)
-    if longest > LONGEST_ARGUMENT:
-        raise PreflightError(
-            f"An argument in --engine-args has {longest} characters; {LONGEST_ARGUMENT} are allowed.", ""
-        )
 
 
 def _check_arguments(spec: ModelSpec) -> None:
     """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
-    names = arguments.option_names(spec.engine_args) - OTHER_ARGUMENTS
-    for argument, instead in OWN_OPTIONS.items():
-        if any(argument.startswith(name) for name in names):
-            raise PreflightError(f"{argument} is no argument for --engine-args.", f"Use {instead}.")
+    if (own := own_arguments.find(spec.engine_args)) is not None:
+        raise PreflightError(f"{own.name} is no argument for --engine-args.", own.instead)
+    names = own_arguments.names(spec.engine_args)
     if not spec.allow_remote_code and any(REMOTE_CODE.startswith(name) for name in names):
         raise PreflightError(
             f"{REMOTE_CODE} runs Python code of the model's author on this machine.",
@@ -125,11 +108,8 @@ def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
 
 def check_gang(slots: int, pool: Pool) -> None:
     """Raise PreflightError if no node of the pool has as many slots as one replica takes, quarantined ones included."""
-    most = (
-        Node.objects.filter(pool=pool).annotate(slot_count=Count("slots")).aggregate(most=Max("slot_count"))["most"]
-        or slots
-    )
-    if most < slots:
+    most = model_options.most_slots(pool)
+    if most is not None and most < slots:
         raise PreflightError(
             f"A replica would take {slots} slots of one node, and no node of pool {pool.name} has more than {most}.",
             "Give --slots-per-replica as many as a node has, or add a larger node.",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
+from catalogue.engine_options import EngineOptions
 from catalogue.registry import Description
 from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import model_families
@@ -27,7 +29,7 @@ class ModelSpec:
     task: Literal["text", "embeddings"] = "text"
     #: Additional arguments of the engine, after those that the model and the task need.
     engine_args: tuple[str, ...] = ()
-    #: Limit of prompt and response together. A model in a folder with a smaller limit keeps its own.
+    #: Limit of prompt and response together; 0: the model's own. A folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
     #: Of a Hugging Face id: the branch, tag or commit that is wanted, then the commit that runs; empty: main.
     commit: str = ""
@@ -36,6 +38,7 @@ class ModelSpec:
     allow_pickle: bool = False
     #: Slots of one node that each replica takes; a model is divided among as many GPUs.
     slots_per_replica: int = 1
+    options: EngineOptions = DEFAULT_OPTIONS
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
     tenants: tuple[str, ...] | None = None
     #: With which the model is read on the hub; None: the one that is stored, if there is one.
@@ -51,8 +54,8 @@ class ModelSpec:
         folder = Path(self.source or TINY_MODEL)
         return str(folder.absolute()) if folder.is_dir() else self.source
 
-    def described(self) -> Description:
-        """Return the description to register. Reads every file of a folder. Raises OSError."""
+    def described(self, weights_digest: str | None = None) -> Description:
+        """Return the description to register. Reads every file of a folder, unless given its digest. Raises OSError."""
         folder = Path(self.source or TINY_MODEL)
         return Description(
             name=self.model_name(),
@@ -60,8 +63,10 @@ class ModelSpec:
             engine=self.engine,
             engine_args=(*self._needed_args(), *self.engine_args),
             context_length_tokens=_context_length(folder, self.context_tokens),
-            weights_digest=_folder_digest(folder) if folder.is_dir() else "",
+            weights_digest=weights_digest if weights_digest is not None else folder_digest(folder),
             public=self.tenants is None,
+            options=self.options,
+            slots_per_replica=self.slots_per_replica,
         )
 
     def family_args(self) -> tuple[str, ...]:
@@ -95,7 +100,10 @@ def _context_length(folder: Path, wanted: int) -> int:
     return min(wanted, int(json.loads(config.read_text()).get("max_position_embeddings") or wanted))
 
 
-def _folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
+    """Return the SHA-256, in hex, of the names, sizes and contents of a folder's files; empty if it is no folder."""
+    if not folder.is_dir():
+        return ""
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file():

@@ -31,6 +31,8 @@ _KINDS = {
 #: Fields of bodies that hold a value of a kind with another name.
 _PARAMS = {"model name": "name", "number of aliases": "aliases", "list of tenants": "tenants", "hub token": "hub_token"}
 
+_COUNTS = {"replicas": "replicas", "slots for each replica": "slots_per_replica"}
+
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
     """Return an error in OpenAI's envelope."""
@@ -103,7 +105,9 @@ def _from_workers(error: workers.WorkerError) -> Response | None:
         case workers.NotFound(kind):
             return envelope(message, 404, f"{kind}_not_found")
         case workers.BadCount(_, _, what):
-            return envelope(message, 400, "invalid_value", "replicas" if what == "replicas" else None)
+            return envelope(message, 400, "invalid_value", _COUNTS.get(what))
+        case workers.BadArguments():
+            return envelope(message, 400, "invalid_value", "engine_args")
         case workers.BadValue() | workers.Ambiguous():
             return envelope(message, 400, "invalid_value")
         case workers.Refused():

@@ -5,6 +5,7 @@ The command, the API and the page call :func:`change`. Each change sets a state,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,12 +14,18 @@ from django.db import transaction
 from billing.pricing import prices
 from catalogue import administration
 from catalogue.models import Model
+from catalogue.registry import Description
 from tenants.audit import Actor
 from tenants.errors import NotFound
 from workers import tasks
-from workers.fleet import deployments
+from workers.errors import Refused
+from workers.fleet import deployments, engine_arguments, model_options
+from workers.fleet.model_options import NO_CHANGE, OptionChange
+from workers.models import Deployment
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,20 +42,59 @@ class ModelChange:
     aliases: tuple[str, ...] | None = None
     #: The token for the hub; an empty text removes it.
     hub_token: str | None = field(default=None, repr=False)
+    #: Of its deployment and its engines; replicas are replaced.
+    options: OptionChange = NO_CHANGE
 
 
-@transaction.atomic
 def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
     """Apply a change to the model of this name or alias, all of it or nothing, and return the model.
 
-    Takes the locks of prices and of the reconciler before any row: their other holders raise the policy epoch last.
-    Raises NotFound, BadName, AlreadyExists, NotAllowed.
+    The engine's own parser checks options first, which takes seconds for vLLM. Raises NotFound, BadName, AlreadyExists,
+    NotAllowed, and the errors of ``model_options`` and ``engine_arguments``.
     """
-    if wanted.name is not None:
+    redeployment = _redeployment(name, wanted.options) if wanted.options else None
+    return _change(actor, name, wanted, redeployment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Redeployment:
+    """A deployment, and what it shall serve."""
+
+    deployment: Deployment
+    described: Description
+
+
+def _redeployment(name: str, options: OptionChange) -> _Redeployment:
+    """Return the checked change of a model's deployment."""
+    with transaction.atomic():
+        model = administration.find(name)
+    rows = Deployment.objects.select_related("revision__model__owner")
+    found = rows.filter(revision__model=model, archived_at=None).order_by("name").first()
+    if found is None:
+        raise Refused("model", model.name, "it is not deployed", f"deploy it first: `hearth deploy {model.name}`")
+    described = model_options.changed(found, options)
+    if options.slots_per_replica is not None:
+        for pool in model_options.pools_of(found)[:1]:
+            model_options.check_nodes(described.slots_per_replica, pool)
+    if options.is_of_engine and (why := engine_arguments.check(described)):
+        log.warning("the engine's arguments of %s are not checked on this machine: %s", model.name, why)
+    return _Redeployment(deployment=found, described=described)
+
+
+@transaction.atomic
+def _change(actor: Actor, name: str, wanted: ModelChange, redeployment: _Redeployment | None) -> Model:
+    """Apply a checked change.
+
+    Takes the locks of prices and of the reconciler before any row: their other holders raise the policy epoch last.
+    """
+    if wanted.name is not None or redeployment is not None:
         prices.exclude_batches()
-    if wanted.name is not None or wanted.archived is not None:
+    if wanted.name is not None or wanted.archived is not None or redeployment is not None:
         reconciler.lock(wait=True)
     model = administration.find(name)
+    if redeployment is not None:  # before a new name, which the description does not have
+        model_options.apply(actor, redeployment.deployment, redeployment.described)
+        tasks.hint(())
     if wanted.name is not None:
         model = _rename(actor, model, wanted.name)
     if wanted.visibility is not None or wanted.tenants is not None:

@@ -33,7 +33,7 @@ def test_the_table_has_gpus_memory_replicas_and_options(config: Path) -> None:
     assert rows["Weights per GPU"] == "32.85 GiB (from its config.json)"
     assert rows["Context"].startswith("131,072 tokens, 7 such requests")
     assert "Replicas for 100 × 20,000 tokens at once: 3." in found.output
-    options = "--replicas 3 --slots-per-replica 4 --context-tokens 131072 '--engine-args=--kv-cache-dtype fp8'"
+    options = "--replicas 3 --slots-per-replica 4 --context-tokens 131072 --kv-dtype fp8"
     assert f"hearth deploy NAME --source {config.parent} {options}\n" in found.output
 
 

@@ -80,6 +80,98 @@ def test_a_token_for_the_hub_is_written_and_never_shown(
     assert hub_tokens.read(Model.objects.get().id) is None
 
 
+def test_only_operators_see_the_options_of_engines(world: World, as_operator: APIClient, as_acme: APIClient) -> None:
+    fixtures.fleet(world)
+    ModelRevision.objects.update(options={"kv_dtype": "fp8"})
+    shown = {
+        "kv_dtype": "fp8",
+        "quantization": "auto",
+        "host_memory_gib": 0,
+        "pipeline_parallel": 1,
+        "lora_adapters": 0,
+        "lora_rank": 16,
+    }
+    for client, options, slots in ((as_operator, shown, 1), (as_acme, None, None)):
+        found = client.get(TINY).json()
+        assert (found["revisions"][0]["options"], found["slots_per_replica"]) == (options, slots)
+
+
+def test_new_options_make_a_new_revision_and_replace_the_replicas(world: World, as_operator: APIClient) -> None:
+    fixtures.fleet(world)
+    before = ModelRevision.objects.get(superseded_at=None)
+    change = {"slots_per_replica": 2, "context_tokens": 1024, "kv_dtype": "fp8", "pipeline_parallel": 2}
+    answer = as_operator.patch(TINY, change, format="json")
+    assert answer.status_code == 200, answer.json()
+    active = ModelRevision.objects.get(superseded_at=None)
+    deployment = Deployment.objects.get(name=MODEL)
+    assert (deployment.revision_id, deployment.slots_per_replica) == (active.id, 2)
+    assert active.digest != before.digest
+    assert (active.context_length_tokens, active.options) == (1024, {"kv_dtype": "fp8", "pipeline_parallel": 2})
+    assert not Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
+    assert answer.json()["slots_per_replica"] == 2
+    back = {"slots_per_replica": 1, "pipeline_parallel": 1, "kv_dtype": "auto", "context_tokens": 2048}
+    answer = as_operator.patch(TINY, back, format="json")
+    assert answer.status_code == 200, answer.json()
+    assert ModelRevision.objects.get(superseded_at=None) == before
+
+
+def test_no_tenant_changes_options(world: World, as_acme: APIClient, as_globex: APIClient) -> None:
+    fixtures.fleet(world)
+    for client in (as_acme, as_globex):
+        assert client.patch(TINY, {"slots_per_replica": 2}, format="json").status_code == 403
+    assert ModelRevision.objects.count() == 1
+    assert Deployment.objects.get(name=MODEL).slots_per_replica == 1
+
+
+def test_options_of_a_model_that_is_not_deployed_are_refused(world: World, as_operator: APIClient) -> None:
+    answer = as_operator.patch(TINY, {"kv_dtype": "fp8"}, format="json")
+    assert (answer.status_code, error_of(answer)["code"]) == (409, "refused")
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"slots_per_replica": 0}, "slots_per_replica"),
+        ({"slots_per_replica": 5}, "slots_per_replica"),
+        ({"slots_per_replica": 2, "pipeline_parallel": 3}, "pipeline_parallel"),
+        ({"kv_dtype": "FP 8"}, "kv_dtype"),
+        ({"lora_rank": 8}, "lora_rank"),
+        ({"host_memory_gib": -1}, "host_memory_gib"),
+    ],
+)
+def test_an_option_that_is_not_valid_names_its_field(
+    world: World, as_operator: APIClient, change: dict[str, object], param: str
+) -> None:
+    fixtures.fleet(world)
+    answer = as_operator.patch(TINY, change, format="json")
+    assert (answer.status_code, error_of(answer)["param"]) == (400, param)
+    assert ModelRevision.objects.count() == 1
+
+
+def test_an_operator_changes_options_on_the_models_page(world: World) -> None:
+    fixtures.fleet(world)
+    page = f"/portal/models/{MODEL}/"
+    form = {
+        "slots_per_replica": "2",
+        "context_tokens": "0",
+        "kv_dtype": "fp8",
+        "quantization": "auto",
+        "host_memory_gib": "0",
+        "pipeline_parallel": "3",
+        "lora_adapters": "0",
+        "lora_rank": "16",
+    }
+    browser = signed_in(world, operator=True)
+    refused = browser.post(page, form)
+    assert refused.status_code == 400
+    assert "1 or 2, because each stage" in refused.content.decode()
+    assert browser.post(page, form | {"pipeline_parallel": "1"}).status_code == 302
+    active = ModelRevision.objects.get(superseded_at=None)
+    assert (active.context_length_tokens, active.options) == (0, {"kv_dtype": "fp8"})
+    assert Deployment.objects.get(name=MODEL).slots_per_replica == 2
+    assert signed_in(world, operator=False).post(page, form).status_code in (403, 404)
+
+
 def test_an_archived_model_stops_and_its_deployment_leaves_the_lists(world: World, as_operator: APIClient) -> None:
     fixtures.fleet(world)
     answer = as_operator.patch(TINY, {"archived": True}, format="json")

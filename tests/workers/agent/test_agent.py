@@ -87,6 +87,7 @@ def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: 
         until(lambda: Replica.objects.filter(observed_at__isnull=False).count() == 2)
     assert path_of(first) == ["requested", "reserved", "starting", "warming", "ready"]
     assert first.generation == 1 and first.startup_seconds is not None and first.startup_seconds > 0
+    assert first.context_tokens == 2048
     assert {canary.replica_id for canary in canaries.begun} == {first.id, second.id}
     assert all(result.answered and result.completion_tokens == 1 for result in canaries.ended)
     assert ask(first, "GET", "/v1/models") == 200
@@ -111,6 +112,13 @@ def test_a_killed_engine_leaves_routing_at_once_and_comes_back_as_a_new_generati
     reason = ReplicaEvent.objects.get(replica=after, to_state="backoff").reason
     # A leader whose threads have not all ended is a zombie that cannot be collected yet: then its status is not known.
     assert reason.startswith(("its process ended with status -9", "its process is gone"))
+
+
+def test_arguments_that_the_engine_refuses_are_the_reason_in_its_parsers_words(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 1, "--dytpe", "float16")
+    with agent_thread(data_dir):
+        (row,) = until(in_state("backoff"))
+    assert row.last_error == ("the engine's own parser refuses its arguments: unrecognized arguments: --dytpe float16")
 
 
 def test_an_engine_whose_main_process_dies_takes_its_children_with_it(fleet: Fleet, data_dir: Path) -> None:

@@ -71,6 +71,7 @@ vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="Non
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="1"} 1.0
 hearth_engine_max_requests 256.0
 hearth_engine_host_cache_tokens 1.2e+06
+hearth_engine_context_tokens 131072.0
 """
     assert parse_load(page) == EngineLoad(
         running=3,
@@ -80,6 +81,7 @@ hearth_engine_host_cache_tokens 1.2e+06
         cache_tokens=3200,
         max_requests=256,
         host_cache_tokens=1_200_000,
+        context_tokens=131_072,
     )
     hybrid = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="5000",num_gpu_blocks="200",engine="0"} 1.0'
     found = parse_load(f"{page}{hybrid}\n")
@@ -87,6 +89,6 @@ hearth_engine_host_cache_tokens 1.2e+06
     assert found.cache_tokens == 5000
     silent = "vllm:num_requests_running 1.0\nvllm:num_requests_waiting 0.0\n"
     assert parse_load(silent) == EngineLoad(
-        running=1, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None, max_requests=None
+        running=1, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None, max_requests=None, context_tokens=None
     )
     assert parse_load("process_cpu_seconds_total 1.0") is None

@@ -15,7 +15,7 @@ from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, 
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _CACHE_LABEL = re.compile(r'(?<!\w)(block_size|num_gpu_blocks|kv_cache_size_tokens)="(\d+)"')
-_OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens) ([0-9.eE+]+)$", re.MULTILINE)
+_OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
@@ -40,7 +40,8 @@ class EngineLoad:
     """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start.
 
     ``cache_tokens``: how many tokens its KV cache holds; ``max_requests``: how many requests it runs at once;
-    ``host_cache_tokens``: how many tokens it keeps in host memory. Each is None if it does not say.
+    ``host_cache_tokens``: how many tokens it keeps in host memory; ``context_tokens``: its longest prompt and
+    completion together. Each is None if it does not say.
     """
 
     running: int
@@ -50,6 +51,7 @@ class EngineLoad:
     cache_tokens: int | None
     max_requests: int | None
     host_cache_tokens: int | None = None
+    context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ def parse_load(text: str) -> EngineLoad | None:
         cache_tokens=_cache_tokens(text),
         max_requests=own.get("max_requests"),
         host_cache_tokens=own.get("host_cache_tokens"),
+        context_tokens=own.get("context_tokens"),
     )
 
 

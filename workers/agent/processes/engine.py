@@ -20,6 +20,7 @@ from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
 from workers.engines import zygote_client
+from workers.engines.argument_check import refusal_in
 from workers.engines.choice import driver_for
 from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
 from workers.engines.errors import UnknownEngineKey
@@ -29,6 +30,8 @@ from workers.serving import engine_keys
 log = logging.getLogger(__name__)
 
 GPU = "GPU-"
+#: The part of a log that is read for why an engine ended.
+LOG_TAIL_BYTES = 8192
 
 
 @dataclass(slots=True)
@@ -132,6 +135,10 @@ class EngineProcesses:
         """Return the last line in the replica's log, or an empty text."""
         return last_line(self.log_path(row))
 
+    def refusal(self, row: ReplicaRow) -> str:
+        """Return what the engine's parser refused last, if the end of the log has it; an empty text if not."""
+        return refusal_in(_tail(self.log_path(row)))
+
     def _recorded(self, row: ReplicaRow, record: EngineRecord) -> Engine | None:
         """Return the process that the record names, if it lives and still belongs to the replica."""
         same = (self._paths.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
@@ -207,17 +214,21 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
         media_domains=tuple(settings.MEDIA_DOMAINS),
         log_requests=settings.LOG_REQUESTS,
         gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
+        options=program.options,
         engine_args=program.engine_args,
     )
 
 
 def last_line(log_path: Path) -> str:
     """Return the last line of a log that is not blank, or an empty text."""
+    return next((line.strip()[:300] for line in reversed(_tail(log_path).split("\n")) if line.strip()), "")
+
+
+def _tail(log_path: Path) -> str:
+    """Return the end of a log, without NUL, which PostgreSQL does not store; an empty text without a log."""
     try:
         with log_path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            # The line is stored in PostgreSQL, which accepts no NUL.
-            lines = file.read().replace(b"\0", b"").decode(errors="replace").split("\n")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read().replace(b"\0", b"").decode(errors="replace")
     except OSError:
         return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

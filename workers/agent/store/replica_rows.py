@@ -19,6 +19,8 @@ from django.db import connection, transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 
+from catalogue import engine_options
+from catalogue.engine_options import EngineOptions
 from catalogue.models import ModelRevision
 from tenants.ids import ReplicaId, RevisionId
 from workers import metrics, processes
@@ -66,6 +68,7 @@ class Program:
     served_name: str
     engine_args: tuple[str, ...]
     context_length_tokens: int
+    options: EngineOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +265,7 @@ class NodeRows:
             cache_tokens=load.cache_tokens,
             host_cache_tokens=load.host_cache_tokens,
             max_requests=load.max_requests,
+            context_tokens=load.context_tokens,
             observed_at=Now(),
         )
 
@@ -329,6 +333,7 @@ def program_of(revision: ModelRevision) -> Program:
         served_name=revision.model.name,
         engine_args=tuple(revision.engine_args),
         context_length_tokens=revision.context_length_tokens,
+        options=engine_options.from_json(revision.options),
     )
 
 

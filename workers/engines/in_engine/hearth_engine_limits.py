@@ -1,7 +1,8 @@
 """Add to vLLM's metrics what vLLM itself does not publish: requests that run at once, tokens that host memory holds.
 
-Gateways let further requests wait, and count on prompts in host memory. The driver gives vLLM this class with
-``--middleware``. An engine that says neither serves as before.
+The third is its longest context. Gateways let further requests wait, count on prompts in host memory, and lower limits
+of new tokens to the context. The driver gives vLLM this class with ``--middleware``. An engine that says none of these
+serves as before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_REQUESTS = "hearth_engine_max_requests"
 HOST_TOKENS = "hearth_engine_host_cache_tokens"
+CONTEXT_TOKENS = "hearth_engine_context_tokens"
 #: Those that copy blocks to host memory of a size that they are given (``--kv-offloading-size``), of vLLM 0.32.
 CONNECTORS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class PublishLimits:
-    """ASGI middleware that registers the metric before the metrics are read for the first time."""
+    """ASGI middleware that registers the metrics before the metrics are read for the first time."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -34,7 +36,7 @@ class PublishLimits:
         if not self._is_registered and scope["type"] == "http" and scope["path"].startswith("/metrics"):
             self._is_registered = True
             config = scope["app"].state.engine_client.vllm_config
-            for name, read in ((MAX_REQUESTS, max_requests), (HOST_TOKENS, host_cache_tokens)):
+            for name, read in LIMITS.items():
                 try:
                     _register(name, read(config))
                 except Exception:  # another version of vLLM may have another configuration
@@ -58,6 +60,19 @@ def host_cache_tokens(config: Any) -> int | None:
         return None
     size = int(transfer.kv_connector_extra_config.get("cpu_bytes_to_use") or 0)
     return size // _bytes_per_token(config) * config.parallel_config.data_parallel_size or None
+
+
+def context_tokens(config: Any) -> int:
+    """Return the longest prompt and completion together, as the engine fitted it to its memory."""
+    return int(config.model_config.max_model_len)
+
+
+#: What is published, and from where.
+LIMITS: dict[str, Callable[[Any], int | None]] = {
+    MAX_REQUESTS: max_requests,
+    HOST_TOKENS: host_cache_tokens,
+    CONTEXT_TOKENS: context_tokens,
+}
 
 
 def _bytes_per_token(config: Any) -> int:

@@ -72,6 +72,7 @@ class Gauges:
     running: int
     waiting: int
     max_running: int
+    context_tokens: int
     cache_usage: float
     cache_config: Mapping[str, str]
     #: None without host memory.
@@ -99,6 +100,7 @@ def _lines(metrics: Metrics, gauges: Gauges, labels: str) -> Iterator[str]:
     yield from _single("vllm:kv_cache_usage_perc", "gauge", gauges.cache_usage, labels)
     # vLLM has this from Hearth's middleware (workers/engines/in_engine).
     yield from _single("hearth_engine_max_requests", "gauge", gauges.max_running, "")
+    yield from _single("hearth_engine_context_tokens", "gauge", gauges.context_tokens, "")
     states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     yield from _family("vllm:engine_sleep_state", "gauge", "sleep_state", states, labels)
     yield from _single("vllm:prefix_cache_queries_total", "counter", metrics.prefix_queries, labels)

@@ -56,6 +56,7 @@ def _state(service: Service) -> list[web.RouteDef]:
             running=engine.running,
             waiting=engine.waiting,
             max_running=settings.max_sequences,
+            context_tokens=settings.context_length_tokens,
             cache_usage=engine.cache_usage,
             cache_config={
                 "block_size": str(settings.block_size_tokens),

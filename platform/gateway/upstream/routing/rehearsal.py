@@ -15,6 +15,7 @@ from catalogue import registry
 from catalogue.registry import ServedModel
 from gateway import errors
 from gateway.admission import key_rights
+from gateway.control_plane import model_contexts
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
@@ -47,11 +48,12 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
     if model is None:
         raise errors.BadRequest(f"There is no model {call.model!r} for this key.", "model_not_found", "model")
     key_rights.require_model(caller, model)
-    call.body["model"] = model.name
-    call.endpoint.clamp(call.body, model.context_length_tokens)
     every = endpoints.ready()
     known = [each for each in every if each.model_name == model.name]
-    ready = [each for each in known if each.revision_id == model.revision_id] or known
+    model = model_contexts.fit(model, model_contexts.context(model, known, {}))
+    call.body["model"] = model.name
+    call.endpoint.clamp(call.body, model.context_length_tokens)
+    ready = model_contexts.of_active_revision(model, known)
     if not ready:
         raise errors.no_replica_ready(model.name)
     router = Router(memory.copy())

@@ -57,6 +57,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "TOOK": lambda row: duration(row["startup_seconds"]),
         "RUNNING": lambda row: str(row["running_requests"]) + (f"/{most}" if (most := row["max_requests"]) else ""),
         "WAITING": "waiting_requests",
+        "CONTEXT": lambda row: str(row["context_tokens"] or ""),
         "NOTE": lambda row: row["last_error"] or row["start_note"],
     },
     "placeholders": {

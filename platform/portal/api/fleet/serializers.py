@@ -52,6 +52,9 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     max_requests = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Requests that its engine runs at once; with more it is full."
     )
+    context_tokens = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Its engine's longest prompt and completion together, tokens."
+    )
     start_level = serializers.CharField(
         read_only=True, help_text="Level it was started from: cold, h0, h2, or empty until that is known."
     )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
+from msgspec.structs import asdict
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from billing.pricing import prices
+from catalogue import engine_options
 from catalogue.administration import MOST_ALIASES
+from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
 from portal.access import tenant_reads
 from portal.access.principal import Principal
@@ -25,7 +29,13 @@ from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants.errors import NotFound
 from tenants.models import Tenant
+from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
+from workers.fleet.model_options import OptionChange
+from workers.models import Deployment
 from workers.weights.hub_tokens import LONGEST_TOKEN
+
+#: What the column stores.
+LARGEST_CONTEXT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +50,30 @@ class CatalogueEntry:
     revisions: Sequence[ModelRevision]
     #: For tenants: the platform's book or their own has a price for it.
     priced: bool
+    #: Only operators see them; None for a model without a deployment.
+    slots_per_replica: int | None
 
     @property
     def id(self) -> UUID:
         """The model's id, which pagination orders by."""
         return self.model.id
+
+
+class EngineOptionsSerializer(serializers.Serializer[EngineOptions]):
+    """The typed options of an engine."""
+
+    kv_dtype = serializers.CharField(read_only=True, help_text="Type of the KV cache's values; auto: the model's.")
+    quantization = serializers.CharField(
+        read_only=True, help_text="By what the weights are quantised; auto: as their files say."
+    )
+    host_memory_gib = serializers.IntegerField(
+        read_only=True, help_text="The host's memory for KV blocks that leave the GPUs of a replica, all together."
+    )
+    pipeline_parallel = serializers.IntegerField(
+        read_only=True, help_text="Stages that the layers are divided into; each has slots_per_replica / stages GPUs."
+    )
+    lora_adapters = serializers.IntegerField(read_only=True, help_text="LoRA adapters that one batch may use.")
+    lora_rank = serializers.IntegerField(read_only=True, help_text="The largest rank of such an adapter.")
 
 
 class RevisionSerializer(serializers.Serializer[ModelRevision]):
@@ -56,9 +85,17 @@ class RevisionSerializer(serializers.Serializer[ModelRevision]):
     engine_args = serializers.ListField(
         child=serializers.CharField(), read_only=True, help_text="Empty except for operators."
     )
-    context_length_tokens = serializers.IntegerField(read_only=True)
+    context_length_tokens = serializers.IntegerField(
+        read_only=True, help_text="Longest prompt and completion together, as deployed. 0: the model's own."
+    )
+    options = serializers.SerializerMethodField(help_text="Null except for operators.")
     active_from = serializers.DateTimeField(read_only=True)
     superseded_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+    @extend_schema_field(EngineOptionsSerializer(allow_null=True))
+    def get_options(self, revision: ModelRevision) -> dict[str, Any] | None:
+        """Return all typed options; None for whom they are hidden from."""
+        return None if revision.options is None else asdict(engine_options.from_json(revision.options))
 
 
 class ModelSerializer(serializers.Serializer[CatalogueEntry]):
@@ -74,6 +111,12 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
         help_text="Slugs of the tenants that see it beside its owner while it is private. Empty except for operators.",
     )
     aliases = serializers.ListField(child=serializers.CharField(), read_only=True)
+    slots_per_replica = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Slots of one node that each replica takes. Null for a model that is not deployed, and except for "
+        "operators.",
+    )
     archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
     priced = serializers.BooleanField(
@@ -110,6 +153,48 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         allow_null=True,
         write_only=True,
         help_text="With which nodes read a gated model on the hub. Stored sealed, never shown; null removes it.",
+    )
+    slots_per_replica = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MAX_SLOTS_PER_REPLICA,
+        help_text="Slots of one node that each replica takes. This and the options below replace all replicas.",
+    )
+    context_tokens = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=LARGEST_CONTEXT,
+        help_text="Longest prompt and completion together; 0: the model's own, as far as it fits into the memory.",
+    )
+    kv_dtype = serializers.CharField(
+        required=False, max_length=40, help_text="Type of the KV cache's values, as fp8; auto: the model's."
+    )
+    quantization = serializers.CharField(
+        required=False, max_length=40, help_text="By what weights are quantised, as fp8; auto: as their files say."
+    )
+    host_memory_gib = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=engine_options.MOST_HOST_MEMORY_GIB,
+        help_text="The host's memory for KV blocks that leave the GPUs of a replica, all together.",
+    )
+    pipeline_parallel = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=engine_options.MOST_STAGES,
+        help_text="Stages that the layers are divided into; each has slots_per_replica / stages GPUs.",
+    )
+    lora_adapters = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=engine_options.MOST_ADAPTERS,
+        help_text="LoRA adapters that one batch may use.",
+    )
+    lora_rank = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=engine_options.MOST_RANK,
+        help_text="The largest rank of such an adapter.",
     )
 
 
@@ -151,15 +236,21 @@ class ModelView(APIView):
         responses={200: ModelSerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, name: str) -> Response:
-        """Rename, archive, restore, alias or share a model, given by its name or an alias. Operators only."""
+        """Rename, archive, restore, alias or share a model, or change its options. Operators only.
+
+        The model is given by its name or an alias. The engine's own parser checks new options first, which takes
+        seconds for vLLM; what it refuses is a 400 with its sentence.
+        """
         body = ModelChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         principal = principal_of(request)
-        values = dict(body.validated_data)
-        if "hub_token" in values:
-            values["hub_token"] = values["hub_token"] or ""
-        changed = model_changes.change(principal.actor, _storable(name), ModelChange(**values))
+        given = dict(body.validated_data)
+        options = {each.name: given.pop(each.name) for each in fields(OptionChange) if each.name in given}
+        if "hub_token" in given:
+            given["hub_token"] = given["hub_token"] or ""
+        wanted = ModelChange(**given, options=OptionChange(**options))
+        changed = model_changes.change(principal.actor, _storable(name), wanted)
         return Response(ModelSerializer(with_revisions([changed], principal)[0]).data)
 
 
@@ -180,7 +271,7 @@ def visible(principal: Principal) -> QuerySet[Model]:
 
 
 def with_revisions(models: Sequence[Model], principal: Principal) -> list[CatalogueEntry]:
-    """Return these models as the principal sees them, with revisions and aliases, read in four queries.
+    """Return these models as the principal sees them, with revisions and aliases, read in a few queries.
 
     The models were read behind row-level security; the owner of a public one is another tenant.
     """
@@ -191,8 +282,10 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
         if not principal.is_operator:
-            revision.engine_args = []  # of this object, which is not saved
+            revision.engine_args, revision.options = [], None  # of this object, which is not saved
         revisions[revision.model_id].append(revision)
+    deployed = Deployment.objects.select_related("revision").filter(revision__model__in=models, archived_at=None)
+    slots = {each.revision.model_id: each.slots_per_replica for each in deployed} if principal.is_operator else {}
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
@@ -207,6 +300,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             aliases=aliases[model.id],
             revisions=revisions[model.id],
             priced=model.name in priced,
+            slots_per_replica=slots.get(model.id),
         )
         for model in models
     ]

@@ -11,12 +11,14 @@ from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.fleet import model_changes, model_list
 from portal.fleet.model_changes import ModelChange
+from portal.forms.engine_options import EngineOptionsForm
 from portal.forms.models import ModelForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors
 from tenants.errors import NotFound, TenantError
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
+from workers.models import Deployment
 
 
 @require_GET
@@ -31,8 +33,16 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseBase:
-    """Show and change one model."""
+    """Show and change one model: its names and visibility, or the options of its deployment."""
     model = _find(name)
+    deployment = _deployment_of(model)
+    if request.method == "POST" and deployment is not None and "slots_per_replica" in request.POST:
+        options = EngineOptionsForm(request.POST, deployment=deployment)
+        if options.is_valid() and _options_changed(principal, model.name, options):
+            done = "has these options. Its replicas are replaced." if options.changed_data else "is as it was."
+            messages.success(request, f"{model.name} {done}")
+            return redirect("portal:model", name=model.name)
+        return _page(request, principal, model, ModelForm(model=model), options, status=400)
     status = 200
     if request.method == "POST":
         form = ModelForm(request.POST, model=model)
@@ -42,9 +52,8 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
         status = 400
     else:
         form = ModelForm(model=model)
-    listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
-    context = {"form": form, "model": model, "listed": listed}
-    return show(request, principal, "portal/model.html", context, active="models", status=status)
+    shown = None if deployment is None else EngineOptionsForm(deployment=deployment)
+    return _page(request, principal, model, form, shown, status=status)
 
 
 @form_action("portal:models")
@@ -57,6 +66,36 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     done = "archived: no tenant sees it, and its replicas stop" if archived else "served again"
     messages.success(request, f"{model.name} is {done}.")
     return redirect("portal:model", name=model.name)
+
+
+def _page(
+    request: HttpRequest,
+    principal: Principal,
+    model: Model,
+    form: ModelForm,
+    options: EngineOptionsForm | None,
+    *,
+    status: int,
+) -> HttpResponse:
+    listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
+    context = {"form": form, "options": options, "model": model, "listed": listed}
+    return show(request, principal, "portal/model.html", context, active="models", status=status)
+
+
+def _deployment_of(model: Model) -> Deployment | None:
+    rows = Deployment.objects.select_related("revision__model")
+    return rows.filter(revision__model=model, archived_at=None).order_by("name").first()
+
+
+def _options_changed(principal: Principal, name: str, form: EngineOptionsForm) -> bool:
+    """Apply the form; False if the change is refused, which the form then says."""
+    try:
+        model_changes.change(principal.actor, name, ModelChange(options=form.change()))
+    except TenantError as error:
+        form.refuse(error)
+    except WorkerError as error:
+        form.add_error(None, f"{worker_errors.words(error)}.")
+    return not form.errors
 
 
 def _find(name: str) -> Model:

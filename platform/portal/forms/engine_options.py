@@ -1,0 +1,72 @@
+"""The form that changes the options of a deployed model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from msgspec.structs import asdict
+
+from catalogue import engine_options
+from portal.forms.base import PageForm, whole_number
+from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
+from workers.fleet.model_options import OptionChange
+from workers.models import Deployment
+
+LARGEST_CONTEXT = 2**31 - 1
+
+
+class EngineOptionsForm(PageForm):
+    """The slots of a model's replicas, its context, and the typed options of its engine."""
+
+    id_prefix = "engine"
+
+    slots_per_replica = whole_number(
+        "Slots per replica",
+        MAX_SLOTS_PER_REPLICA,
+        smallest=1,
+        required=True,
+        help_text="Of one node. The model is divided among as many GPUs.",
+    )
+    context_tokens = whole_number(
+        "Context, tokens",
+        LARGEST_CONTEXT,
+        required=True,
+        help_text="Longest prompt and completion together. 0: the model's own, as far as it fits into the memory.",
+    )
+    kv_dtype = forms.CharField(max_length=40, label="KV cache type", help_text="As fp8. auto: the model's.")
+    quantization = forms.CharField(
+        max_length=40, label="Quantisation", help_text="Of the weights, as fp8. auto: as their files say."
+    )
+    host_memory_gib = whole_number(
+        "Host memory for KV blocks, GiB",
+        engine_options.MOST_HOST_MEMORY_GIB,
+        required=True,
+        help_text="For blocks that leave the GPUs of a replica. 0: none.",
+    )
+    pipeline_parallel = whole_number(
+        "Pipeline stages",
+        engine_options.MOST_STAGES,
+        smallest=1,
+        required=True,
+        help_text="The layers are divided into these; each has slots / stages GPUs.",
+    )
+    lora_adapters = whole_number(
+        "LoRA adapters", engine_options.MOST_ADAPTERS, required=True, help_text="In one batch. 0: none."
+    )
+    lora_rank = whole_number("Largest LoRA rank", engine_options.MOST_RANK, smallest=1, required=True)
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, deployment: Deployment) -> None:
+        """Show the options that the deployment has."""
+        revision = deployment.revision
+        present = {
+            "slots_per_replica": deployment.slots_per_replica,
+            "context_tokens": revision.context_length_tokens,
+            **asdict(engine_options.from_json(revision.options)),
+        }
+        super().__init__(data, initial=present)
+
+    def change(self) -> OptionChange:
+        """Return what a valid form changes."""
+        return OptionChange(**{name: self.cleaned_data[name] for name in self.changed_data})
