@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import huggingface_hub
 from huggingface_hub import constants, errors, file_download
@@ -79,6 +80,7 @@ class Fetch:
         self._locks = cache / ".locks" / folder
         self._snapshot = self._repository / "snapshots" / given.commit
         self._checked: set[str] = set()
+        self._bytes_before: int | None = None
         self.files: tuple[File, ...] = ()
 
     def run(self) -> Report:
@@ -89,6 +91,7 @@ class Fetch:
             self.files = self._cached(silent)
         for file in self.files:
             self._drop_if_damaged(file)
+        self._bytes_before = self._bytes_done()
         if any(not self._pointer(file).exists() for file in self.files):
             self._require_space()
             self._download()
@@ -96,17 +99,28 @@ class Fetch:
             if not self._is_whole(file):
                 self._drop(file)
                 raise CannotFetch(f"{file.name} was damaged on its way and is removed; it is fetched again")
+        return self.report("done", folder=str(self._snapshot))
+
+    def report(
+        self, state: Literal["fetching", "done", "failed"] = "fetching", *, folder: str = "", error: str = ""
+    ) -> Report:
+        """Return how far it is."""
+        done = self._bytes_done()
         return Report(
-            state="done", bytes_done=self.bytes_total, bytes_total=self.bytes_total, folder=str(self._snapshot)
+            state=state,
+            bytes_done=done,
+            bytes_total=self._bytes_total if self.files else None,
+            bytes_fetched=0 if self._bytes_before is None else max(0, done - self._bytes_before),
+            folder=folder,
+            error=error[: job.LONGEST_ERROR],
         )
 
     @property
-    def bytes_total(self) -> int:
-        """The size of all files."""
+    def _bytes_total(self) -> int:
         return sum(file.size for file in self.files)
 
-    def bytes_done(self) -> int:
-        """Return how much of them is on the disk."""
+    def _bytes_done(self) -> int:
+        """Return how much of the files is on the disk."""
         return sum(self._present(file) for file in self.files)
 
     def _listed(self) -> tuple[File, ...]:
@@ -162,7 +176,7 @@ class Fetch:
     def _require_space(self) -> None:
         """Raise CannotFetch if the disk cannot hold what is missing."""
         self._repository.mkdir(parents=True, exist_ok=True)
-        needed = self.bytes_total - self.bytes_done()
+        needed = self._bytes_total - self._bytes_done()
         free = shutil.disk_usage(self._repository).free - RESERVE_BYTES
         if free < needed:
             raise CannotFetch(
@@ -273,11 +287,11 @@ def main() -> None:
     try:
         last = fetch.run()
     except CannotFetch as error:
-        last = _failed(fetch, str(error))
+        last = fetch.report("failed", error=str(error))
     except Exception as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         why = "no space is left on the disk of the cache" if full else f"{type(error).__name__}: {error}"
-        last = _failed(fetch, why.split("\n", 1)[0])
+        last = fetch.report("failed", error=why.split("\n", 1)[0])
     ended.set()
     reporter.join()  # this report is the last
     print(last.as_line(), flush=True)
@@ -290,16 +304,10 @@ def _file(listed: RepoSibling) -> File:
     return File(name=listed.rfilename, size=listed.size or 0, sha256="")
 
 
-def _failed(fetch: Fetch, why: str) -> Report:
-    total = fetch.bytes_total if fetch.files else None
-    return Report(state="failed", bytes_done=fetch.bytes_done(), bytes_total=total, error=why[: job.LONGEST_ERROR])
-
-
 def _report(fetch: Fetch, ended: threading.Event) -> None:
     while not ended.wait(REPORT_SECONDS):
         if fetch.files:
-            now = Report(state="fetching", bytes_done=fetch.bytes_done(), bytes_total=fetch.bytes_total)
-            print(now.as_line(), flush=True)
+            print(fetch.report().as_line(), flush=True)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

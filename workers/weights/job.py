@@ -41,12 +41,13 @@ def parse(line: bytes | str) -> Job:
 class Report:
     """How far a process is. ``done`` is the end: then ``folder`` has the files. ``failed`` is the end, with a reason.
 
-    ``bytes_total`` is None until the hub has said how much it is.
+    ``bytes_total`` is None until the hub has said how much it is. ``bytes_fetched`` is what this process has added.
     """
 
     state: Literal["fetching", "done", "failed"]
     bytes_done: int = 0
     bytes_total: int | None = None
+    bytes_fetched: int = 0
     folder: str = ""
     error: str = ""
 

@@ -40,6 +40,7 @@ def known(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     with hub.running(repository) as found:
         monkeypatch.setenv("HF_ENDPOINT", found.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "120")  # longer than any pause of the hub here
         monkeypatch.delenv("HF_TOKEN", raising=False)
         fleet.deploy(2)
         reconciler.tick()
@@ -56,12 +57,13 @@ def state() -> str:
 
 def test_files_are_fetched_once_for_two_replicas_before_they_get_slots(known: Hub, data_dir: Path) -> None:
     known.pause_after_bytes = LARGE_BYTES
-    with agent_thread(data_dir):
+    with agent_thread(data_dir) as agent:
         until(lambda: known.begun_at)
         reconciler.tick()
         assert (state(), Replica.objects.count(), SlotLease.objects.count()) == ("fetching", 0, 0)
         known.go_on.set()
         until(lambda: state() == "ready")
+    assert agent.counters.weights_bytes == 4 * LARGE_BYTES + 2
     row = Weights.objects.get()
     assert (row.bytes_done, row.bytes_total) == (4 * LARGE_BYTES + 2, 4 * LARGE_BYTES + 2)
     assert (Path(row.folder) / "model.safetensors").is_file()

@@ -25,10 +25,10 @@ ENVIRONMENT = {"PYTHONPATH": str(SOURCE_ROOT), "HF_HUB_DISABLE_PROGRESS_BARS": "
 
 @dataclass(slots=True)
 class Fetch:
-    """A process that fetches, and the bytes that were there at its last report."""
+    """A process that fetches, and the bytes that it had fetched at its last report; None if this agent adopted it."""
 
     record: FetchRecord
-    bytes_seen: int | None = None
+    bytes_counted: int | None = None
     noted_at: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class FetchProcesses:
             boot_id=self._paths.boot_id,
         )
         self._paths.registry.write(record)
-        return Fetch(record)
+        return Fetch(record, bytes_counted=0)
 
     def adopt(self) -> list[Fetch]:
         """Return the fetches that an earlier agent left and that still run; forget the others."""

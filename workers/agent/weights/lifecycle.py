@@ -155,9 +155,9 @@ class WeightsLifecycle:
             self._rows.move(row, "wanted", folder="", error=f"files were missing in {row.folder}"[:500])
 
     def _count(self, fetch: Fetch, report: Report) -> None:
-        if fetch.bytes_seen is not None:
-            self._counters.weights_bytes += max(0, report.bytes_done - fetch.bytes_seen)
-        fetch.bytes_seen = report.bytes_done
+        if fetch.bytes_counted is not None:  # else the agent before has counted what there is
+            self._counters.weights_bytes += max(0, report.bytes_fetched - fetch.bytes_counted)
+        fetch.bytes_counted = report.bytes_fetched
 
     def _keep(self, fetch: Fetch) -> None:
         self._fetches[fetch.record.weights_id] = fetch
