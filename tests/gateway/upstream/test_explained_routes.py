@@ -14,6 +14,7 @@ from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import hang_up
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until
+from workers.models import Replica
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -87,3 +88,12 @@ async def test_what_no_engine_counted_is_compared_with_nothing(gateway: Gateway)
     assert (hit.answer_headers["x-cache"], "x-route" in hit.answer_headers) == ("hit", False)
     assert gateway.ends()[-1].predicted_cached_tokens is None
     assert await decisions(gateway, hit) == []
+
+
+async def test_the_router_knows_how_much_an_engine_keeps_in_host_memory(gateway: Gateway) -> None:
+    router = gateway.runtime.pipeline._components.dispatcher._router
+    (first, second) = (each.id for each in gateway.world.replicas)
+    await in_database(lambda: Replica.objects.filter(id=first).update(cache_tokens=5_000, host_cache_tokens=70_000))
+    await until(lambda: router._known(first).boot.host_cache_tokens == 70_000)
+    assert router._known(first).boot.cache_tokens == 5_000
+    assert router._known(second).boot.host_cache_tokens is None

@@ -215,16 +215,18 @@ def test_a_request_s_page_tells_what_routing_expected(world: World, signed_in: S
 
 def test_an_operator_sees_what_each_replica_would_have_cost(used: World, signed_in: SignIn, now: datetime) -> None:
     path = f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/"
-    kept = decided(candidate(ONE, prefill=0.25), candidate(OTHER, backlog=1.5), reason="prefix")
+    best = replace(candidate(ONE, prefill=0.25, reload=0.125), host_tokens=80)
+    kept = decided(best, candidate(OTHER, backlog=1.5), reason="prefix")
     with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
         redis.lpush(decision_record.KEY, decision_record.encode(replace(kept, request_id=fixtures.request_id(now, 1))))
     shown = signed_in(used.operator).get(path).content.decode()
-    assert "costs 1.250 s less than …000002; backlog differs most." in shown
+    assert "costs 1.125 s less than …000002; backlog differs most." in shown
     rows = shown.split('data-testid="decision"')[1].split("<tr>")[2:]
     assert [re.findall(r'"num">([\d.]+)<', row) for row in rows] == [
-        ["0.250", "0.000", "0.250", "0.000", "0.000", "0.000", "100"],
-        ["1.500", "1.500", "0.000", "0.000", "0.000", "0.000", "100"],
+        ["0.375", "0.000", "0.250", "0.125", "0.000", "0.000", "0.000"],
+        ["1.500", "1.500", "0.000", "0.000", "0.000", "0.000", "0.000", "100"],
     ]
+    assert ["80 in host memory" in row for row in rows] == [True, False]
     other = f"/portal/tenants/acme/requests/{fixtures.request_id(now, 3)}/"
     assert 'data-testid="decision"' not in signed_in(used.operator).get(other).content.decode()
     assert 'data-testid="decision"' not in signed_in(used.acme.owner).get(path).content.decode()
