@@ -8,6 +8,7 @@ WorkerError
 ├── BadValue      an argument that cannot be parsed
 ├── BadArguments  the engine's own parser refuses its arguments
 ├── Refused       not possible in the current state
+├── ModelRefused  a model that cannot be deployed as it is described
 ├── Superseded    a newer agent owns the node, so this one may not write
 └── NotAccepted   a deferred request was not stored
     ├── TooManyUnfinished   its tenant has as many, or as many bytes, as it may have
@@ -87,6 +88,18 @@ class Refused(WorkerError):
     name: str
     why: str
     instead: str
+
+
+@dataclass(eq=False)
+class ModelRefused(WorkerError):
+    """``problem`` and ``remedy`` are sentences; the remedy may be empty."""
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return both."""
+        return f"{self.problem} {self.remedy}".strip()
 
 
 @dataclass(eq=False)

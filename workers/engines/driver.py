@@ -42,6 +42,8 @@ NEVER_INHERITED = frozenset({"PYTHONHASHSEED", "PYTHONPATH", "VLLM_API_KEY", "VL
 #: Variables that belong to one replica; a zygote gets them when it is promoted.
 REPLICA_VARIABLES = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
 
+#: Longest prompt and response together where nobody says another: a small machine has memory for such a KV cache.
+DEFAULT_CONTEXT_TOKENS = 8192
 #: The OpenBLAS of numpy and scipy starts a thread pool on import, and a zygote must keep a single thread.
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}
 
@@ -63,7 +65,7 @@ class EngineSpec:
     api_key: str
     log_path: Path
     #: 0: the model's own, as much of it as the device's memory holds.
-    context_length_tokens: int = 8192
+    context_length_tokens: int = DEFAULT_CONTEXT_TOKENS
     block_size_tokens: int = 32
     hash_seed: str | None = None
     #: Folder of the sockets between an engine's own processes; None: the system's temporary folder.

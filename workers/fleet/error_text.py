@@ -8,6 +8,7 @@ from workers.errors import (
     BadCount,
     BadValue,
     Conflict,
+    ModelRefused,
     NotFound,
     Refused,
     Superseded,
@@ -35,6 +36,8 @@ def words(error: WorkerError) -> str:
             text = f"the {field} of {kind} {name!r} is {found}, not {asked}"
         case Superseded(node, epoch):
             text = f"another agent took over node {node!r} after epoch {epoch}"
+        case ModelRefused():
+            text = str(error).removesuffix(".")
         case _:
             text = str(error)
     return text

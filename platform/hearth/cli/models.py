@@ -16,12 +16,12 @@ from catalogue.engine_options import MOST_ADAPTERS, MOST_HOST_MEMORY_GIB, MOST_R
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 from hearth.instance.progress import Progress
-from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import environment as engine_environment
+from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 
 if TYPE_CHECKING:
     # these need Django
-    from hearth.provisioning.model_source import ModelSpec
+    from workers.model_sources.source import ModelSpec
     from workers.models import Deployment
 
 #: The options that say what is served.
@@ -184,9 +184,9 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
 def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | None]:
     """Deploy what the command line says; return the deployment and the model, None if what is served stays."""
     from hearth.provisioning import deploy as deployment  # its models need Django
-    from hearth.provisioning.model_source import ModelSpec, is_tiny
     from tenants import audit
     from workers.fleet.model_options import OptionChange
+    from workers.model_sources.source import ModelSpec, is_tiny
     from workers.weights import hub_tokens
 
     given = dict(context.params)

@@ -18,7 +18,7 @@ def on_database(failure: str) -> Iterator[None]:
 
     from tenants import error_text as tenant_errors
     from tenants.errors import TenantError
-    from workers.errors import WorkerError
+    from workers.errors import ModelRefused, WorkerError
     from workers.fleet import error_text as worker_errors
 
     try:
@@ -29,6 +29,8 @@ def on_database(failure: str) -> Iterator[None]:
         raise PreflightError(f"{failure}: {error.problem}", error.remedy) from error
     except TenantError as error:
         raise PreflightError(f"{failure}: {tenant_errors.words(error)}", "") from error
+    except ModelRefused as error:
+        raise PreflightError(f"{failure}: {error.problem}", error.remedy) from error
     except WorkerError as error:
         raise PreflightError(f"{failure}: {worker_errors.words(error)}.", "") from error
     except OSError as error:

@@ -12,7 +12,7 @@ import click
 
 from hearth.checks.preflight import PreflightError
 from hearth.cli.output.text_table import table
-from hearth.provisioning import model_files
+from workers.model_sources import files as model_files
 from workers.sizing import gpus, layouts, model_shape
 from workers.sizing.errors import CannotSize, DoesNotFit
 from workers.sizing.gpus import GIB

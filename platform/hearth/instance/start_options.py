@@ -17,8 +17,6 @@ PoolKind = Literal["auto", "cpu", "gpu"]
 #: The options of the last start, in the data directory.
 FILE_NAME = "asked.json"
 
-#: A small machine has enough memory for a KV cache of this length.
-DEFAULT_CONTEXT_TOKENS = 8192
 #: Two, so that affinity and failover can be seen.
 DEFAULT_REPLICAS = 2
 #: One, so that a lost replica is back in seconds.

@@ -16,21 +16,19 @@ from catalogue import registry as catalogue
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.models import Model, ModelRevision
 from catalogue.registry import Description
-from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
-from hearth.provisioning import cluster, model_checks, model_files
-from hearth.provisioning.model_source import ModelSpec, deployment_name, folder_digest, is_tiny
+from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
 from workers.engines.arguments import commit_of
-from workers.engines.errors import UnknownEngineKey
 from workers.fleet import deployments, engine_arguments, model_options
 from workers.fleet.model_options import NO_CHANGE, OptionChange
+from workers.model_sources import checks, files
+from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens
-from workers.weights.hub_tokens import TokenUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +40,13 @@ def deploy(
 
     ``replicas`` None leaves them, and is 1 for a new model. An archived model is restored. Idempotent. Name, source,
     size and the engine's arguments are checked before anything changes; ``warn`` gets a sentence if this machine cannot
-    check the arguments. Raises BadName, PreflightError, NotAllowed when a tenant has the name, OSError, BadArguments,
+    check the arguments. Raises BadName, ModelRefused, NotAllowed when a tenant has the name, OSError, BadArguments,
     and the other errors of ``deployments``.
     """
     with transaction.atomic():
         pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
         name, given = spec.model_name(), spec.hub_token
-        spec = model_checks.check(name, replace(spec, hub_token=given or _stored_token(name)), pool)
+        spec = checks.check(name, replace(spec, hub_token=given or checks.stored_token(name)), pool)
     if spec.engine_args or spec.options != DEFAULT_OPTIONS:
         _check_arguments(spec.described(weights_digest=""), warn)
     return _deploy(actor, replace(spec, hub_token=given), replicas, pool)
@@ -120,7 +118,7 @@ def change_options(
 ) -> Deployment:
     """Change how many replicas a model has, their options, and who sees it; None leaves each. What it serves stays.
 
-    An archived model is restored. ``warn``: as in :func:`deploy`. Raises PreflightError, BadName, and the errors of
+    An archived model is restored. ``warn``: as in :func:`deploy`. Raises ModelRefused, BadName, and the errors of
     ``model_options`` and of ``deployments``.
     """
     pools = model_options.pools_of(found)
@@ -128,7 +126,7 @@ def change_options(
     if change:
         wanted = model_options.changed(found, change, weights_digest=_weights_digest(found.revision))
         if change.slots_per_replica is not None and pools:
-            model_checks.check_gang(wanted.slots_per_replica, pools[0])
+            checks.check_gang(wanted.slots_per_replica, pools[0])
             _check_fit(found.revision, pools[0], wanted.slots_per_replica)
         if change.is_of_engine:
             _check_arguments(wanted, warn)
@@ -150,17 +148,6 @@ def _change_options(
     return made if replicas is None else deployments.scale(actor, found.name, replicas)
 
 
-def _stored_token(name: str) -> str | None:
-    """Return the token of a model for the hub, if it has one. Raises PreflightError if that cannot be opened."""
-    model = Model.objects.filter(name=name).first()
-    try:
-        return hub_tokens.read(model.id) if model is not None else None
-    except (UnknownEngineKey, TokenUnreadable) as error:
-        raise PreflightError(
-            f"The stored token of {name} cannot be read: {error}.", f"Set it again: `hearth model secret {name}`."
-        ) from error
-
-
 def _weights_digest(revision: ModelRevision) -> str:
     """Return the digest of a revision's folder on this machine, if the revision does not store it."""
     return revision.weights_digest or folder_digest(Path(revision.source))
@@ -173,8 +160,7 @@ def _check_arguments(described: Description, warn: Callable[[str], None]) -> Non
 
 
 def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:
-    """Raise PreflightError if the weights of what is served do not fit into ``slots``, or cannot be looked up."""
+    """Raise ModelRefused if the weights of what is served do not fit into ``slots``, or cannot be looked up."""
     if revision.engine == "vllm" and not is_tiny(revision.source):
-        token = _stored_token(revision.model.name)
-        files = model_files.find(revision.source, commit_of(revision.engine_args), token)
-        model_checks.check_fit(files, pool, slots)
+        token = checks.stored_token(revision.model.name)
+        checks.check_fit(files.find(revision.source, commit_of(revision.engine_args), token), pool, slots)

@@ -22,16 +22,14 @@ from catalogue.models import ModelRevision
 from hearth.checks.preflight import PreflightError
 from hearth.instance import start_options
 from hearth.instance.start_options import (
-    DEFAULT_CONTEXT_TOKENS,
     DEFAULT_LEVEL,
     DEFAULT_PLACEHOLDERS,
     DEFAULT_REPLICAS,
     EngineChoice,
     StartOptions,
 )
-from hearth.provisioning import cluster, demo_tenants, model_checks, private_file
+from hearth.provisioning import cluster, demo_tenants, private_file
 from hearth.provisioning.demo_tenants import DemoTenant
-from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name, is_tiny
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.errors import NotFound
@@ -39,7 +37,11 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant, User
 from tenants.registry import Policy
 from workers.engines.arguments import commit_of
+from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
+from workers.errors import ModelRefused
 from workers.fleet import deployments, operations
+from workers.model_sources import checks
+from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment, Pool
 
 ADMIN = "admin"
@@ -71,7 +73,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     if not spec.name:
         _check_name_is_free(spec.model_name())
     if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
-        spec = model_checks.pinned(spec)
+        spec = checks.pinned(spec)
     revision = catalogue.register(SYSTEM, platform, spec.described())
     if is_tiny(revision.source):
         prices.ensure_demo_prices(SYSTEM, revision.model.name)
@@ -155,8 +157,8 @@ def _model(
 
 def _check_name_is_free(name: str) -> None:
     try:
-        model_checks.check_name_is_free(name)
-    except PreflightError as error:
+        checks.check_name_is_free(name)
+    except ModelRefused as error:
         raise PreflightError(
             error.problem, "Leave out --model to serve the model of the last start, or give another one."
         ) from error

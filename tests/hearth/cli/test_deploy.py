@@ -21,13 +21,11 @@ from billing.pricing import prices
 from catalogue import administration
 from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
-from hearth.checks.preflight import PreflightError
 from hearth.cli import models
 from hearth.cli.main import hearth
 from hearth.instance.start_options import FILE_NAME, StartOptions
 from hearth.provisioning import first_run
 from hearth.provisioning.deploy import change_options, deploy
-from hearth.provisioning.model_source import ModelSpec, deployment_name
 from portal.fleet import model_changes, model_list
 from portal.fleet.model_changes import ModelChange
 from tenants import registry
@@ -38,9 +36,10 @@ from tenants.models import AuditEntry
 from tests import hub
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
-from workers.errors import BadArguments, BadCount, Refused
+from workers.errors import BadArguments, BadCount, ModelRefused, Refused
 from workers.fleet import inventory
 from workers.fleet.model_options import OptionChange
+from workers.model_sources.source import ModelSpec, deployment_name
 from workers.models import Deployment, Node, Slot
 from workers.weights import hub_tokens
 
@@ -131,7 +130,7 @@ def test_a_model_that_cannot_run_is_refused_before_anything_is_public(
     administration.set_aliases(SYSTEM, "hearth-tiny", ["small"])
     before = AuditEntry.objects.count(), Model.objects.count()
     spec = replace(spec, source=spec.source.format(empty=tmp_path))
-    with pytest.raises((BadName, PreflightError, BadArguments)) as refused:
+    with pytest.raises((BadName, ModelRefused, BadArguments)) as refused:
         deploy(SYSTEM, spec, 1)
     assert problem in str(refused.value) or isinstance(refused.value, BadName)
     assert (AuditEntry.objects.count(), Model.objects.count()) == before
@@ -166,7 +165,7 @@ def test_weights_that_no_slot_of_the_pool_can_hold_are_refused(tmp_path: Path) -
     with (folder / "model.safetensors").open("wb") as weights:
         weights.truncate(3 << 30)
     Slot.objects.create(node=Node.objects.get(name="here"), device_uuid="GPU-1", index=0, memory_bytes=2 << 30)
-    with pytest.raises(PreflightError) as refused:
+    with pytest.raises(ModelRefused) as refused:
         deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm"), 1)
     assert "3072 MiB of weights" in refused.value.problem and "2048 MiB" in refused.value.problem
     assert not Model.objects.filter(name="big").exists()
@@ -182,7 +181,7 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
     node = Node.objects.get(name="here")
     for index in range(3):
         Slot.objects.create(node=node, device_uuid=f"GPU-{index}", index=index, memory_bytes=2 << 20)
-    with pytest.raises(PreflightError, match="3 MiB of weights, and the largest slot"):
+    with pytest.raises(ModelRefused, match="3 MiB of weights, and the largest slot"):
         deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm"), 1)
     made = deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=2), 1)
     assert made.slots_per_replica == 2
@@ -191,11 +190,11 @@ def test_a_model_that_is_too_large_for_one_slot_may_take_several(tmp_path: Path)
     assert again.slots_per_replica == 3
     replica.refresh_from_db()
     assert replica.desired_state == "stopped"  # one of another size takes its place
-    with pytest.raises(PreflightError, match="3 MiB of weights, and the largest slot"):
+    with pytest.raises(ModelRefused, match="3 MiB of weights, and the largest slot"):
         change_options(SYSTEM, again, change=OptionChange(slots_per_replica=1))
     Slot.objects.filter(index=2).update(health=Slot.Health.QUARANTINED)
     assert change_options(SYSTEM, again, replicas=0).max_replicas == 0
-    with pytest.raises(PreflightError, match=r"no node of pool .* has more than 3"):
+    with pytest.raises(ModelRefused, match=r"no node of pool .* has more than 3"):
         deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm", slots_per_replica=4), 1)
     assert Deployment.objects.get(id=made.id).slots_per_replica == 3
 
@@ -220,13 +219,13 @@ def commit(made: Deployment) -> str:
 
 @pytest.mark.usefixtures("filled")
 def test_a_hugging_face_model_must_exist_there(known: hub.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PreflightError, match="has no model 'org/unknown'"):
+    with pytest.raises(ModelRefused, match="has no model 'org/unknown'"):
         deploy(SYSTEM, ModelSpec(source="org/unknown", engine="vllm"), 1)
-    with pytest.raises(PreflightError, match="has no revision 'v7'"):
+    with pytest.raises(ModelRefused, match="has no revision 'v7'"):
         deploy(SYSTEM, ModelSpec(source=hub.MODEL, engine="vllm", commit="v7"), 1)
     assert deploy(SYSTEM, ModelSpec(source=hub.MODEL, engine="vllm"), 0).name == "org-known"
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PreflightError, match="does not answer"):
+    with pytest.raises(ModelRefused, match="does not answer"):
         deploy(SYSTEM, ModelSpec(source="org/other", engine="vllm"), 1)
 
 
@@ -446,7 +445,7 @@ def test_the_tiny_model_needs_no_source_to_be_deployed_again() -> None:
     ],
 )
 def test_what_is_not_allowed_says_which_option_allows_it(spec: ModelSpec, said: str) -> None:
-    with pytest.raises(PreflightError) as refused:
+    with pytest.raises(ModelRefused) as refused:
         deploy(SYSTEM, spec, 0)
     assert said in refused.value.remedy
 
@@ -457,7 +456,7 @@ def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub, monkeypa
     (known.folder / "model.safetensors").rename(known.folder / "pytorch_model.bin")
     spec = ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--trust-remote-code",), allow_remote_code=True)
     (known.folder / "model.gguf").write_bytes(b"")
-    with pytest.raises(PreflightError, match="would be loaded as Python pickles"):
+    with pytest.raises(ModelRefused, match="would be loaded as Python pickles"):
         deploy(SYSTEM, spec, 0)
     made = deploy(SYSTEM, replace(spec, allow_pickle=True), 0)
     assert "--trust-remote-code" in made.revision.engine_args
@@ -466,7 +465,7 @@ def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub, monkeypa
 @pytest.mark.usefixtures("filled")
 def test_a_gated_model_is_looked_up_with_its_token(known: hub.Hub, tmp_path: Path) -> None:
     known.gated = "hf_token"
-    with pytest.raises(PreflightError) as refused:
+    with pytest.raises(ModelRefused) as refused:
         typed("gated", "--source", hub.MODEL, "--replicas", "0")
     assert "--hub-token-file" in refused.value.remedy
     (tmp_path / "token").write_text("hf_token\n")

@@ -11,7 +11,6 @@ from django.db import connection, transaction
 from billing.models import PriceBook
 from billing.pricing import prices
 from hearth.provisioning.deploy import deploy
-from hearth.provisioning.model_source import ModelSpec
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants import policy_epoch
@@ -19,6 +18,7 @@ from tenants.models import PolicyEpoch, Tenant
 from tests.portal import fixtures
 from tests.portal.fixtures import MODEL
 from tests.workers.agent_processes import until
+from workers.model_sources.source import ModelSpec
 from workers.scheduler import reconciler
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar, get_args
 import click
 
 from hearth.instance.start_options import (
-    DEFAULT_CONTEXT_TOKENS,
     DEFAULT_LEVEL,
     DEFAULT_PLACEHOLDERS,
     DEFAULT_REPLICAS,
@@ -18,6 +17,7 @@ from hearth.instance.start_options import (
     PoolOptions,
     StartOptions,
 )
+from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

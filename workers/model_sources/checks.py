@@ -7,15 +7,18 @@ from dataclasses import replace
 
 from catalogue import engine_options
 from catalogue.administration import check_name
-from catalogue.models import ModelAlias, ModelRevision
-from hearth.checks.preflight import PreflightError
-from hearth.provisioning import model_files
-from hearth.provisioning.model_files import CONFIGURATIONS, WEIGHTS, ModelFiles
-from hearth.provisioning.model_source import ModelSpec, deployment_name
+from catalogue.models import Model, ModelAlias, ModelRevision
 from workers.engines import arguments
+from workers.engines.errors import UnknownEngineKey
 from workers.engines.options import own_arguments
+from workers.errors import ModelRefused
 from workers.fleet import model_options
+from workers.model_sources import files as model_files
+from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
+from workers.model_sources.source import ModelSpec, deployment_name
 from workers.models import Deployment, Pool, Slot
+from workers.weights import hub_tokens
+from workers.weights.hub_tokens import TokenUnreadable
 
 #: The column that stores it.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
@@ -25,35 +28,39 @@ REMOTE_CODE = "--trust-remote-code"
 _MIB = 1 << 20
 
 
-def check(name: str, spec: ModelSpec, pool: Pool) -> ModelSpec:
+def check(name: str, spec: ModelSpec, pool: Pool | None) -> ModelSpec:
     """Check name, source and size of a model for a pool; return what to deploy, with the commit that it has now.
 
-    Raises BadName, PreflightError.
+    Without a pool its size is not checked.
+
+    Raises BadName, ModelRefused.
     """
     check_name(name)
     check_name_is_free(name)
     _check_length(spec)
     _check_arguments(spec)
-    check_gang(spec.slots_per_replica, pool)
+    if pool is not None:
+        check_gang(spec.slots_per_replica, pool)
     engine_options.check(spec.options, slots=spec.slots_per_replica)
     if spec.engine != "vllm" or not spec.source:
         if spec.commit:
-            raise PreflightError("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
+            raise ModelRefused("Only a model of the Hugging Face Hub has a revision.", "Leave --revision out.")
         return spec
     files = model_files.find(spec.source, spec.commit, spec.hub_token)
     if not any(each in files.sizes for each in CONFIGURATIONS):
-        raise PreflightError(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
+        raise ModelRefused(f"{files.where} has no config.json, so it is no model that vLLM can load.", "")
     if not any(each.endswith(WEIGHTS) for each in files.sizes):
-        raise PreflightError(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
+        raise ModelRefused(f"{files.where} has no weights ({', '.join(WEIGHTS)}).", "")
     _check_weights(files, spec)
-    check_fit(files, pool, spec.slots_per_replica)
+    if pool is not None:
+        check_fit(files, pool, spec.slots_per_replica)
     return replace(spec, commit=files.commit)
 
 
 def pinned(spec: ModelSpec) -> ModelSpec:
     """Return a new model of `hearth up` with the commit that its Hugging Face id has now.
 
-    Raises PreflightError if nobody knows the model, or its weights are pickles.
+    Raises ModelRefused if nobody knows the model, or its weights are pickles.
     """
     if spec.engine != "vllm" or not spec.source:
         return spec
@@ -63,16 +70,16 @@ def pinned(spec: ModelSpec) -> ModelSpec:
 
 
 def check_name_is_free(name: str) -> None:
-    """Raise PreflightError if the name is another model's alias, or leads to another model's deployment."""
+    """Raise ModelRefused if the name is another model's alias, or leads to another model's deployment."""
     alias = ModelAlias.objects.filter(name=name).select_related("model").first()
     if alias is not None:
-        raise PreflightError(
+        raise ModelRefused(
             f"{name!r} is an alias of the model {alias.model.name!r}.",
             f"Choose another name, or remove the alias: `hearth model unalias {name}`.",
         )
     other = Deployment.objects.filter(name=deployment_name(name)).select_related("revision__model").first()
     if other is not None and other.revision.model.name != name:
-        raise PreflightError(
+        raise ModelRefused(
             f"{name!r} would have the same deployment, {other.name!r}, as the model {other.revision.model.name!r}.",
             "Choose a name that differs in more than case and punctuation.",
         )
@@ -80,37 +87,37 @@ def check_name_is_free(name: str) -> None:
 
 def _check_length(spec: ModelSpec) -> None:
     if len(spec.source) > LONGEST_SOURCE:
-        raise PreflightError(f"--source has {len(spec.source)} characters; {LONGEST_SOURCE} are allowed.", "")
+        raise ModelRefused(f"--source has {len(spec.source)} characters; {LONGEST_SOURCE} are allowed.", "")
 
 
 def _check_arguments(spec: ModelSpec) -> None:
-    """Raise PreflightError for arguments of the engine that have an option of their own, or need to be allowed."""
+    """Raise ModelRefused for arguments of the engine that have an option of their own, or need to be allowed."""
     if (own := own_arguments.find(spec.engine_args)) is not None:
-        raise PreflightError(f"{own.name} is no argument for --engine-args.", own.instead)
+        raise ModelRefused(f"{own.name} is no argument for --engine-args.", own.instead)
     names = own_arguments.names(spec.engine_args)
     if not spec.allow_remote_code and any(REMOTE_CODE.startswith(name) for name in names):
-        raise PreflightError(
+        raise ModelRefused(
             f"{REMOTE_CODE} runs Python code of the model's author on this machine.",
             "Read that code, then trust this revision with --allow-remote-code.",
         )
 
 
 def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
-    """Raise PreflightError if the engine would load pickles: it looks at the top folder, for safetensors first."""
+    """Raise ModelRefused if the engine would load pickles: it looks at the top folder, for safetensors first."""
     top = [name for name in files.sizes if "/" not in name]
     pickles_only = any(name.endswith(PICKLES) for name in top) and not any(name.endswith(SAFE_WEIGHTS) for name in top)
     if not spec.allow_pickle and (pickles_only or arguments.load_format(spec.engine_args) in arguments.PICKLE_FORMATS):
-        raise PreflightError(
+        raise ModelRefused(
             f"The weights of {files.where} would be loaded as Python pickles, not as safetensors.",
             "Convert them to safetensors, or trust this revision with `hearth deploy --allow-pickle`.",
         )
 
 
 def check_gang(slots: int, pool: Pool) -> None:
-    """Raise PreflightError if no node of the pool has as many slots as one replica takes, quarantined ones included."""
+    """Raise ModelRefused if no node of the pool has as many slots as one replica takes, quarantined ones included."""
     most = model_options.most_slots(pool)
     if most is not None and most < slots:
-        raise PreflightError(
+        raise ModelRefused(
             f"A replica would take {slots} slots of one node, and no node of pool {pool.name} has more than {most}.",
             "Give --slots-per-replica as many as a node has, or add a larger node.",
         )
@@ -126,13 +133,24 @@ def _memory_of_nodes(pool: Pool) -> list[list[int]]:
 
 
 def check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
-    """Raise PreflightError if the weights alone are larger than the slots of one node that a replica takes."""
+    """Raise ModelRefused if the weights alone are larger than the slots of one node that a replica takes."""
     gangs = [each[:slots] for each in _memory_of_nodes(pool) if len(each) >= slots and all(each[:slots])]
     largest = max(map(sum, gangs), default=None)
     if largest is not None and files.weight_bytes > largest:
         have = f"the largest slot of pool {pool.name} has" if slots == 1 else f"{slots} slots of pool {pool.name} have"
-        raise PreflightError(
+        raise ModelRefused(
             f"{files.where} has {files.weight_bytes // _MIB} MiB of weights, and {have} {largest // _MIB} MiB.",
             "Take more slots by --slots-per-replica (`hearth size` says how many), a smaller or quantised model, or a "
             "node with more memory.",
         )
+
+
+def stored_token(name: str) -> str | None:
+    """Return the token of a model for the hub, if it has one. Raises ModelRefused if that cannot be opened."""
+    model = Model.objects.filter(name=name).first()
+    try:
+        return hub_tokens.read(model.id) if model is not None else None
+    except (UnknownEngineKey, TokenUnreadable) as error:
+        raise ModelRefused(
+            f"The stored token of {name} cannot be read: {error}.", f"Set it again: `hearth model secret {name}`."
+        ) from error

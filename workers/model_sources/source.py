@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
+from catalogue.models import ModelRevision
 from catalogue.registry import Description
-from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import model_families
-from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
+from workers.engines.arguments import commit_of
+from workers.engines.driver import (
+    DEFAULT_CONTEXT_TOKENS,
+    EMBEDDING_ARGS,
+    TINY_MODEL,
+    TINY_MODEL_ARGS,
+    serves_embeddings,
+)
 
 TINY_NAME = "hearth-tiny"
 
@@ -61,7 +68,7 @@ class ModelSpec:
             name=self.model_name(),
             source=self.stored_source(),
             engine=self.engine,
-            engine_args=(*self._needed_args(), *self.engine_args),
+            engine_args=(*self.needed_args(), *self.engine_args),
             context_length_tokens=_context_length(folder, self.context_tokens),
             weights_digest=weights_digest if weights_digest is not None else folder_digest(folder),
             public=self.tenants is None,
@@ -75,11 +82,26 @@ class ModelSpec:
             return ()
         return model_families.default_args(self.source, self.engine_args)
 
-    def _needed_args(self) -> tuple[str, ...]:
+    def needed_args(self) -> tuple[str, ...]:
         if not self.source:
             return EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS
         pinned = ("--revision", self.commit) if self.commit and self.engine == "vllm" else ()
         return (*pinned, *(EMBEDDING_ARGS if self.task == "embeddings" else self.family_args()))
+
+
+def own_arguments(revision: ModelRevision) -> tuple[str, ...]:
+    """Return the arguments that somebody chose for a revision, without those that its model and its task need."""
+    given = tuple(revision.engine_args)
+    spec = ModelSpec(
+        source="" if is_tiny(revision.source) else revision.source,
+        engine=revision.engine,  # type: ignore[arg-type]  # the column has no other values
+        task="embeddings" if serves_embeddings(given) else "text",
+        commit=commit_of(given),
+    )
+    for count in range(len(given) + 1):
+        if replace(spec, engine_args=given[count:]).needed_args() == given[:count]:
+            return given[count:]
+    return given
 
 
 def is_tiny(source: str) -> bool:

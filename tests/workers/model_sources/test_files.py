@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hearth.provisioning import model_files
 from tests import hub
+from workers.model_sources import files as model_files
 
 
 def files(folder: Path, sizes: dict[str, int]) -> Path:

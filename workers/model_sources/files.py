@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hearth.checks.preflight import PreflightError
+from workers.errors import ModelRefused
 
 #: Formats that vLLM loads.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
@@ -48,15 +48,15 @@ def find(source: str, revision: str = "", token: str | None = None) -> ModelFile
     """Return the files of a model by its folder or its Hugging Face id.
 
     ``revision``: a branch, a tag or a commit of the Hub; by default its main branch. ``token``: the model's own; by
-    default that of the environment, if there is one. Raises PreflightError.
+    default that of the environment, if there is one. Raises ModelRefused.
     """
     folder = Path(source)
     if folder.is_dir():
         if revision:
-            raise PreflightError(f"{folder} is a folder, which has no revision {revision!r}.", "Leave --revision out.")
+            raise ModelRefused(f"{folder} is a folder, which has no revision {revision!r}.", "Leave --revision out.")
         return ModelFiles(where=f"The folder {folder}", sizes=_sizes_in(folder))
     if not _HUB_ID.fullmatch(source) or ".." in source:
-        raise PreflightError(
+        raise ModelRefused(
             f"The folder {source!r} does not exist on this machine, and it is no Hugging Face id.",
             "Give --source a folder with a model, or an id like Qwen/Qwen3-8B.",
         )
@@ -66,14 +66,14 @@ def find(source: str, revision: str = "", token: str | None = None) -> ModelFile
 def configuration(source: str) -> tuple[dict[str, Any], ModelFiles | None]:
     """Return a model's config.json and its files. ``source`` may be that file itself, without files beside it.
 
-    Raises PreflightError.
+    Raises ModelRefused.
     """
     path = Path(source)
     if path.is_file():
         return _read_configuration(path, str(path)), None
     files = find(source)
     if "config.json" not in files.sizes:
-        raise PreflightError(f"{files.where} has no config.json.", "")
+        raise ModelRefused(f"{files.where} has no config.json.", "")
     return _read_configuration(path / "config.json" if path.is_dir() else _downloaded(source), files.where), files
 
 
@@ -81,9 +81,9 @@ def _read_configuration(file: Path, where: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise PreflightError(f"The config.json of {where} cannot be read: {error}.", "") from error
+        raise ModelRefused(f"The config.json of {where} cannot be read: {error}.", "") from error
     if not isinstance(found, dict):
-        raise PreflightError(f"The config.json of {where} is no JSON object.", "")
+        raise ModelRefused(f"The config.json of {where} is no JSON object.", "")
     return found
 
 
@@ -95,7 +95,7 @@ def _downloaded(source: str) -> Path:
     try:
         return Path(huggingface_hub.hf_hub_download(source, "config.json", endpoint=hub))
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        raise PreflightError(f"The config.json of {source} cannot be read from {hub} ({error}).", "") from error
+        raise ModelRefused(f"The config.json of {source} cannot be read from {hub} ({error}).", "") from error
 
 
 def _files_of_id(source: str, revision: str, token: str | None) -> ModelFiles:
@@ -109,11 +109,11 @@ def _files_of_id(source: str, revision: str, token: str | None) -> ModelFiles:
             source, revision=revision or None, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS
         )
     except errors.RevisionNotFoundError as error:
-        raise PreflightError(
+        raise ModelRefused(
             f"{source} on {hub} has no revision {revision!r}.", "Name a branch, tag or commit."
         ) from error
     except (errors.RepositoryNotFoundError, errors.GatedRepoError) as error:
-        raise PreflightError(
+        raise ModelRefused(
             f"{hub} has no model {source!r}, or it may not be read from here.",
             "Check the spelling. A private or gated model needs a token: `hearth deploy --hub-token-file FILE`.",
         ) from error
@@ -130,7 +130,7 @@ def _cached(source: str, revision: str, hub: str, problem: Exception) -> ModelFi
     try:
         folder = Path(huggingface_hub.snapshot_download(source, revision=revision or None, local_files_only=True))
     except (OSError, ValueError):
-        raise PreflightError(
+        raise ModelRefused(
             f"{hub} does not answer ({type(problem).__name__}), and {source} is not in the cache of this machine.",
             "Try again later, download it first (`hf download`), or give --source a folder.",
         ) from problem
