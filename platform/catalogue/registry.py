@@ -17,7 +17,7 @@ from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
-from tenants.errors import NotAllowed
+from tenants.errors import NotAllowed, NotFound
 from tenants.ids import RevisionId, TenantId
 from tenants.models import Tenant
 
@@ -141,6 +141,15 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
     )
     policy_epoch.bump(models=True)
     return revision
+
+
+def active(name: str) -> ModelRevision:
+    """Return the active revision of the model of this name. Raises NotFound."""
+    rows = ModelRevision.objects.select_related("model")
+    found = rows.filter(model__name=name, superseded_at=None).first()
+    if found is None:
+        raise NotFound("model", name)
+    return found
 
 
 def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") -> Description | None:

@@ -7,7 +7,7 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, models, prices, retention, tenants
+from portal.pages.operator import fleet, fleet_file, models, prices, retention, tenants
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
 
@@ -18,6 +18,7 @@ urlpatterns: list[URLPattern] = [
     path("login/", SignInView.as_view(), name="login"),
     path("logout/", form_action("portal:overview")(LogoutView.as_view(next_page="portal:login")), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
+    path("fleet/file/", fleet_file.index, name="fleet-file"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
     path("savings/", savings.of_all, name="all-savings"),

@@ -162,6 +162,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /prices": lambda place: {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
     },
+    "PUT /fleet": lambda place: {"version": 1, "pools": [{"name": "extra", "kind": "cpu"}]},
     "POST /fleet/deployments/{deployment}/scale": lambda place: {"replicas": 3},
     "POST /fleet/deployments/{deployment}/target": lambda place: {
         "target_tokens_per_replica": 9000, "scale_up_delay_seconds": 1, "scale_down_delay_seconds": 60,
@@ -175,6 +176,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
+    "POST /portal/fleet/file/": lambda place: {
+        "action": "apply", "document": "version: 1\npools: [{name: extra, kind: cpu}]",
+    },
     "POST /portal/fleet/{name}/{target}/": lambda place: {},
     "POST /portal/models/{name}/": lambda place: {"name": fixtures.MODEL, "aliases": "another", "visibility": "public"},
     "POST /portal/models/{name}/archive/": lambda place: {"archived": "1"},

@@ -19,6 +19,8 @@ from workers.serving import endpoints
 MAX_REPLICAS = 1000
 #: GPUs of the largest machine.
 MAX_SLOTS_PER_REPLICA = 16
+#: A day.
+MAX_DRAIN_SECONDS = 86_400
 #: Time for requests to finish when everything is shut down.
 SHUTDOWN_DRAIN_SECONDS = 20
 
@@ -145,6 +147,21 @@ def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = No
     if before != _bounds(row):
         audit.record(actor, "deployment.scaled", ("deployment", row.id), before=before, after=_bounds(row))
     return row
+
+
+@transaction.atomic
+def set_drain(actor: Actor, deployment: str, seconds: int) -> None:
+    """Set how long a draining replica may take to finish its requests; idempotent. Raises NotFound, BadCount."""
+    if not 0 <= seconds <= MAX_DRAIN_SECONDS:
+        raise BadCount(seconds, f"0 to {MAX_DRAIN_SECONDS}", "seconds to drain")
+    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
+    if row is None:
+        raise NotFound("deployment", deployment)
+    before = row.drain_seconds
+    if before != seconds:
+        Deployment.objects.filter(id=row.id).update(drain_seconds=seconds)
+        told = {"drain_seconds": before}, {"drain_seconds": seconds}
+        audit.record(actor, "deployment.drain_set", ("deployment", row.id), before=told[0], after=told[1])
 
 
 @transaction.atomic

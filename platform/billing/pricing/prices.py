@@ -172,6 +172,15 @@ def ensure_demo_prices(actor: Actor, model_name: str) -> None:
         set_price(actor, book, model_name, DEMO_RATES)
 
 
+def in_force(model_name: str) -> Rates | None:
+    """Return the rates of a model now in the platform's book; None without a price."""
+    versions = PriceVersion.objects.filter(
+        book__tenant_id=None, model_name=model_name, effective_from__lte=timezone.now()
+    )
+    latest = versions.order_by("-effective_from").first()
+    return None if latest is None else _rates(latest)
+
+
 def priced(model_names: Iterable[str], tenant_ids: Iterable[UUID] = ()) -> set[str]:
     """Return which of these models have a price in force, in the platform's book or in that of one of the tenants.
 

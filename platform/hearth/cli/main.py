@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, gpu_check, measure_routing, models, retention, routing, sizing
+from hearth.cli import apply, backup, checks, gpu_check, measure_routing, models, retention, routing, sizing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -22,6 +22,7 @@ from hearth.provisioning.database import MigrationFailed
 from hearth.secrets import SecretsError
 from hearth.supervisor.process_group import Interrupted, StartFailed
 from workers.engines.errors import EngineUnavailable
+from workers.errors import ModelRefused
 
 
 class Failed(click.ClickException):
@@ -43,6 +44,8 @@ class Hearth(click.Group):
             raise Failed(f"{error.name} is {error.value!r}, expected {error.allowed}.") from error
         except (PreflightError, BackupError, EmbeddedServerError, AuditFailed) as error:
             raise Failed(f"{error.problem} {error.remedy}".rstrip()) from error
+        except ModelRefused as error:
+            raise Failed(str(error)) from error
         except EngineUnavailable as error:
             raise Failed(f"{error.reason} {error.remedy}".rstrip()) from error
         except (StartFailed, MigrationFailed, SecretsError) as error:
@@ -71,6 +74,7 @@ for command in (
     parts.bootstrap,
     parts.secrets,
     models.deploy,
+    apply.apply,
     sizing.size,
     models.model,
     models.engine,

@@ -17,6 +17,7 @@ from rest_framework.views import set_rollback
 
 from billing import errors as billing
 from portal.errors import BadQuery, NotPermitted, TooManyAttempts
+from portal.fleet.document.reading import BadDocument
 from tenants import error_text as tenant_error_text
 from tenants import errors as tenants
 from workers import errors as workers
@@ -69,6 +70,8 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_workers(error)
         case billing.BillingError():
             response = _from_billing(error)
+        case BadDocument():
+            response = envelope(str(error), 400, "invalid_document", error.field or None)
         case BadQuery(param, value, allowed):
             response = envelope(f"{param}={value!r} is not valid: use {allowed}.", 400, "invalid_value", param)
         case NotPermitted(reason):

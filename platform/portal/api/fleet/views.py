@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.fleet import document_view
 from portal.api.fleet.serializers import (
     DeploymentSerializer,
     EffectSerializer,
@@ -76,6 +77,8 @@ class FleetView(APIView):
     """The fleet."""
 
     permission_classes = (OperatorOnly,)
+    parser_classes = (document_view.DocumentParser,)
+    put = document_view.describe(document_view.put)
 
     @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **error_responses(403)})
     def get(self, request: Request) -> Response:

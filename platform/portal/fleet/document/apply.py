@@ -1,0 +1,278 @@
+"""Make the fleet what a document says, all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from django.db import transaction
+
+from billing.errors import BillingError, PriceJump
+from billing.pricing import prices
+from billing.pricing.rating import Rates
+from catalogue import registry, routing_policy
+from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
+from catalogue.engine_options import EngineOptions
+from catalogue.registry import Description
+from catalogue.routing_policy import BadPolicy
+from portal.fleet import model_changes
+from portal.fleet.document import difference, present, reading
+from portal.fleet.document.difference import Change
+from portal.fleet.document.reading import BadDocument
+from portal.fleet.document.schema import Deployment as DeploymentEntry
+from portal.fleet.document.schema import Fleet, Model, Pool
+from portal.fleet.model_changes import ModelChange
+from tenants import error_text as tenant_errors
+from tenants import registry as tenants
+from tenants.audit import Actor
+from tenants.errors import TenantError
+from tenants.ids import PLATFORM_SLUG
+from workers import tasks
+from workers.engines.driver import TINY_MODEL
+from workers.errors import WorkerError
+from workers.fleet import deployments, engine_arguments, operations, pools
+from workers.fleet import error_text as worker_errors
+from workers.fleet.operations import ScalingTarget
+from workers.fleet.pools import PoolSettings
+from workers.model_sources import checks
+from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
+from workers.models import Deployment
+from workers.models import Pool as PoolRow
+from workers.scheduler import reconciler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was, or would be, changed; and what to know about it, in sentences."""
+
+    changes: Sequence[Change]
+    notes: Sequence[str]
+
+
+def apply_text(actor: Actor, text: str, *, prune: bool, dry_run: bool, confirm_prices: bool) -> Outcome:
+    """Read a document and apply it. Raises BadDocument with the line of what is wrong."""
+    wanted = reading.read(text)
+    try:
+        return apply(actor, wanted, prune=prune, dry_run=dry_run, confirm_prices=confirm_prices)
+    except BadDocument as error:
+        raise reading.locate(text, error) from error
+
+
+def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_prices: bool) -> Outcome:
+    """Bring the fleet to what a document says; what it does not name stays, with ``prune`` its models are archived.
+
+    Everything is checked first; then all of it changes, or nothing, and with ``dry_run`` nothing. The same document
+    twice changes nothing, unless a branch that it names has moved. Raises BadDocument.
+    """
+    notes: list[str] = []
+    _check_names(wanted)
+    described = _described(wanted, notes)
+    with transaction.atomic():
+        prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
+        reconciler.lock(wait=True)
+        before = present.read()
+        _bring_about(actor, wanted, described, confirm_prices=confirm_prices)
+        if prune:
+            _prune(actor, wanted)
+        changes = difference.between(before, present.read())
+        tasks.hint(())
+        if dry_run:
+            transaction.set_rollback(True)
+    return Outcome(changes=changes, notes=notes)
+
+
+def _bring_about(actor: Actor, wanted: Fleet, described: dict[str, Description], *, confirm_prices: bool) -> None:
+    for at, pool in enumerate(wanted.pools):
+        with _about(f"pools[{at}]"):
+            _set_pool(actor, pool)
+    for at, model in enumerate(wanted.models):
+        with _about(f"models[{at}]"):
+            _set_model(actor, model, described.get(model.name))
+        if model.prices is not None:
+            with _about(f"models[{at}].prices"):
+                _set_prices(actor, model.name, present.rates(model.prices), confirm=confirm_prices)
+    for at, entry in enumerate(wanted.deployments):
+        with _about(f"deployments[{at}]"):
+            _set_deployment(actor, entry)
+
+
+def _set_pool(actor: Actor, wanted: Pool) -> None:
+    settings = PoolSettings(
+        region=wanted.region, priority=wanted.priority, high_water=wanted.high_water, low_water=wanted.low_water
+    )
+    pools.ensure(actor, wanted.name, wanted.kind, settings)
+    operations.warm(actor, wanted.name, wanted.placeholders_per_node, wanted.placeholder_level)
+
+
+def _set_model(actor: Actor, wanted: Model, described: Description | None) -> None:
+    if described is not None:
+        revision = registry.register(actor, tenants.find_tenant(PLATFORM_SLUG), described)
+        if is_tiny(revision.source):
+            prices.ensure_demo_prices(actor, wanted.name)
+    change = ModelChange(
+        archived=False,
+        visibility=wanted.visibility,
+        tenants=tuple(wanted.tenants),
+        aliases=tuple(wanted.aliases),
+    )
+    model_changes.change(actor, wanted.name, change)
+
+
+def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> None:
+    if prices.in_force(name) != wanted:
+        prices.set_price(actor, prices.ensure_price_book(), name, wanted, confirm=confirm)
+
+
+def _set_deployment(actor: Actor, wanted: DeploymentEntry) -> None:
+    revision = registry.active(wanted.model)
+    rows = PoolRow.objects.in_bulk(wanted.pools, field_name="name")
+    for at, name in enumerate(wanted.pools):
+        if name not in rows:
+            raise BadDocument(f"There is no pool {name!r}.", f".pools[{at}]")
+    own_pools = [rows[name] for name in wanted.pools]
+    most = wanted.min_replicas if wanted.max_replicas is None else wanted.max_replicas
+    found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()
+    name = wanted.name or (found.name if found is not None else deployment_name(wanted.model))
+    if found is None:
+        deployments.create(
+            actor,
+            name=name,
+            revision=revision,
+            pools=own_pools,
+            replicas=wanted.min_replicas,
+            slots_per_replica=wanted.slots_per_replica,
+        )
+    elif found.name != name:
+        raise BadDocument(f"The deployment of {wanted.model} is {found.name!r}, which cannot be changed.", ".name")
+    else:
+        deployments.restore(actor, revision.model)
+        deployments.redeploy(
+            actor, name, revision=revision, pools=own_pools, slots_per_replica=wanted.slots_per_replica
+        )
+    deployments.scale(actor, name, wanted.min_replicas, most)
+    deployments.set_drain(actor, name, wanted.drain_seconds)
+    target = ScalingTarget(
+        target_tokens_per_replica=wanted.target_tokens_per_replica,
+        scale_up_delay_seconds=wanted.scale_up_delay_seconds,
+        scale_down_delay_seconds=wanted.scale_down_delay_seconds,
+    )
+    operations.set_target(actor, name, target)
+    try:
+        operations.route(actor, name, routing_policy.parse(wanted.routing))
+    except BadPolicy as error:
+        raise BadDocument(f"{error}.", ".routing") from error
+
+
+def _prune(actor: Actor, wanted: Fleet) -> None:
+    """Archive the platform's models that a document does not name, and deployments of those that have none in it."""
+    now = present.read()
+    named = {each.name for each in wanted.models}
+    for model in now.models:
+        if model.name not in named:
+            model_changes.change(actor, model.name, ModelChange(archived=True))
+    deployed = {each.model for each in wanted.deployments}
+    for entry in now.deployments:
+        if entry.model in named - deployed:
+            deployments.archive(actor, registry.active(entry.model).model)
+
+
+def _described(wanted: Fleet, notes: list[str]) -> dict[str, Description]:
+    """Check every model with its deployment, and return what is to run by the model's name.
+
+    Left out is a model that is served like that already, unless its folder is on this machine and may have changed.
+    """
+    entries = {each.model: each for each in wanted.deployments}
+    now = present.read()
+    served, deployed = {each.name: each for each in now.models}, {each.model: each for each in now.deployments}
+    found: dict[str, Description] = {}
+    for at, model in enumerate(wanted.models):
+        entry = entries.get(model.name)
+        if not Path(model.source or TINY_MODEL).is_dir() and (
+            _content(model, entry) == _content(served.get(model.name), deployed.get(model.name))
+        ):
+            continue
+        with _about(f"models[{at}]"):
+            spec = replace(_spec(model, entry), hub_token=checks.stored_token(model.name))
+            spec = checks.check(model.name, spec, _first_pool(entry))
+            found[model.name] = spec.described()
+            if spec.engine_args or spec.options != DEFAULT_OPTIONS:
+                why = engine_arguments.check(found[model.name])
+                if why:
+                    notes.append(f"The engine's arguments of {model.name} are not checked on this machine: {why}.")
+    return found
+
+
+def _content(model: Model | None, entry: DeploymentEntry | None) -> tuple[object, ...] | None:
+    """Return what a revision of the model is made of; None without a model."""
+    if model is None:
+        return None
+    of_model = (model.source, model.revision, model.task, model.context_tokens)
+    if entry is None:
+        return of_model
+    return (*of_model, entry.engine, entry.options, tuple(entry.engine_args), entry.slots_per_replica)
+
+
+def _first_pool(entry: DeploymentEntry | None) -> PoolRow | None:
+    """Return the first pool of an entry, if it exists already."""
+    return PoolRow.objects.filter(name=entry.pools[0]).first() if entry is not None else None
+
+
+def _spec(model: Model, entry: DeploymentEntry | None) -> ModelSpec:
+    spec = ModelSpec(
+        name=model.name,
+        source=model.source,
+        engine="vllm",
+        task=model.task,
+        context_tokens=model.context_tokens,
+        commit=model.revision,
+        allow_remote_code=model.allow_remote_code,
+        allow_pickle=model.allow_pickle,
+        tenants=tuple(model.tenants) if model.visibility == "private" else None,
+    )
+    if entry is None:
+        return spec
+    return replace(
+        spec,
+        engine=entry.engine,
+        slots_per_replica=entry.slots_per_replica,
+        engine_args=tuple(entry.engine_args),
+        options=EngineOptions(**msgspec.structs.asdict(entry.options)),
+    )
+
+
+def _check_names(wanted: Fleet) -> None:
+    """Raise BadDocument for what is named twice, or not at all."""
+    models = {each.name for each in wanted.models}
+    for kind, names in (
+        ("pools", [each.name for each in wanted.pools]),
+        ("models", [each.name for each in wanted.models]),
+        ("deployments", [each.model for each in wanted.deployments]),
+    ):
+        field = "model" if kind == "deployments" else "name"
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise BadDocument(f"{name!r} is there twice.", f"{kind}[{at}].{field}")
+    for at, entry in enumerate(wanted.deployments):
+        if entry.model not in models:
+            raise BadDocument(f"There is no model {entry.model!r} in the document.", f"deployments[{at}].model")
+
+
+@contextmanager
+def _about(field: str) -> Iterator[None]:
+    """Say which entry of the document an error is about."""
+    try:
+        yield
+    except BadDocument as error:
+        raise BadDocument(error.problem, f"{field}{error.field}") from error
+    except PriceJump as error:
+        raise BadDocument(f"{error}. Allow it with --confirm-prices (`confirm_prices`).", field) from error
+    except TenantError as error:
+        raise BadDocument(tenant_errors.words(error), field) from error
+    except WorkerError as error:
+        words = worker_errors.words(error)
+        raise BadDocument(f"{words[:1].upper()}{words[1:]}.", field) from error
+    except (BillingError, ValueError, OSError) as error:
+        raise BadDocument(f"{error}.", field) from error

@@ -1,0 +1,153 @@
+"""The fleet as it is, as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import yaml
+from django.utils import timezone
+
+from billing.models import PriceVersion
+from billing.pricing.rating import Rates
+from catalogue import engine_options, models, routing_policy
+from catalogue.models import ModelRevision
+from portal.fleet.document import schema
+from portal.fleet.document.schema import Fleet, Prices
+from tenants.ids import PLATFORM_SLUG
+from tenants.models import Tenant
+from workers.engines.arguments import commit_of
+from workers.engines.driver import serves_embeddings
+from workers.model_sources.source import is_tiny, own_arguments
+from workers.models import Deployment, DeploymentPool, Pool
+
+#: Dollars are for so many units: tokens, and requests.
+PER_TOKENS, PER_REQUEST = 10**6, 1
+FIELDS = {
+    "prompt": ("prompt_pico", PER_TOKENS),
+    "cached_prompt": ("cached_prompt_pico", PER_TOKENS),
+    "completion": ("completion_pico", PER_TOKENS),
+    "prediction_hit": ("prediction_hit_pico", PER_REQUEST),
+    "coalesced": ("coalesced_pico", PER_REQUEST),
+}
+
+
+def read() -> Fleet:
+    """Return the pools, and the models of the platform that are not archived, with their deployments."""
+    rows = models.Model.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None)
+    catalogue = list(rows.prefetch_related("aliases").order_by("name"))
+    active = {each.model_id: each for each in ModelRevision.objects.filter(model__in=catalogue, superseded_at=None)}
+    deployed = list(
+        Deployment.objects.filter(archived_at=None, revision__model__in=catalogue)
+        .select_related("revision__model")
+        .order_by("name")
+    )
+    return Fleet(
+        version=1,
+        pools=[_pool(each) for each in Pool.objects.order_by("priority", "name")],
+        models=_models([each for each in catalogue if each.id in active], active),
+        deployments=[_deployment(each) for each in deployed],
+    )
+
+
+def text(fleet: Fleet) -> str:
+    """Return a document as YAML, without what has its default."""
+    found = {"version": 1} | {
+        kind: [_given(each) for each in entries]
+        for kind, entries in (("pools", fleet.pools), ("models", fleet.models), ("deployments", fleet.deployments))
+        if entries
+    }
+    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120))
+
+
+def rates(prices: Prices) -> Rates:
+    """Return the prices as the price book has them. Raises ValueError for what is no whole number of pico-dollars."""
+    return Rates(**{pico: schema.pico(getattr(prices, field), per) for field, (pico, per) in FIELDS.items()})
+
+
+def _given(entry: msgspec.Struct) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(entry)}
+    empty = {field.name for field in msgspec.structs.fields(entry) if field.default_factory is list}
+    found = {}
+    for name in entry.__struct_fields__:
+        value = getattr(entry, name)
+        if value == defaults[name] or (name in empty and not value):
+            continue
+        found[name] = _given(value) if isinstance(value, msgspec.Struct) else value
+    return found
+
+
+def _pool(row: Pool) -> schema.Pool:
+    return schema.Pool(
+        name=row.name,
+        kind=row.kind,  # type: ignore[arg-type]  # the column has no other values
+        region=row.region,
+        priority=row.priority,
+        placeholders_per_node=row.placeholders_per_node,
+        placeholder_level=row.placeholder_level,  # type: ignore[arg-type]  # likewise
+        high_water=row.high_water,
+        low_water=row.low_water,
+    )
+
+
+def _models(rows: Iterable[models.Model], active: dict[Any, ModelRevision]) -> list[schema.Model]:
+    rows = list(rows)
+    slugs = dict(
+        Tenant.objects.filter(id__in={each for row in rows for each in row.shared_with}).values_list("id", "slug")
+    )
+    prices = _prices(row.name for row in rows)
+    found = []
+    for row in rows:
+        revision = active[row.id]
+        found.append(
+            schema.Model(
+                name=row.name,
+                source="" if is_tiny(revision.source) else revision.source,
+                revision=commit_of(revision.engine_args),
+                task="embeddings" if serves_embeddings(revision.engine_args) else "text",
+                context_tokens=revision.context_length_tokens,
+                visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
+                tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),
+                aliases=sorted(alias.name for alias in row.aliases.all()),
+                prices=prices.get(row.name),
+            )
+        )
+    return found
+
+
+def _prices(names: Iterable[str]) -> dict[str, Prices]:
+    """Return the prices in force in the platform's book."""
+    versions = PriceVersion.objects.filter(
+        book__tenant_id=None, model_name__in=list(names), effective_from__lte=timezone.now()
+    )
+    latest = {each.model_name: each for each in versions.order_by("effective_from")}
+    return {
+        name: Prices(**{field: _dollars(getattr(version, pico), per) for field, (pico, per) in FIELDS.items()})
+        for name, version in latest.items()
+    }
+
+
+def _dollars(pico: int, per: int) -> str:
+    return f"{(Decimal(pico) * per / 10**12).normalize():f}"
+
+
+def _deployment(row: Deployment) -> schema.Deployment:
+    links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
+    return schema.Deployment(
+        model=row.revision.model.name,
+        name=row.name,
+        pools=list(links.values_list("pool__name", flat=True)),
+        min_replicas=row.min_replicas,
+        max_replicas=row.max_replicas,
+        slots_per_replica=row.slots_per_replica,
+        engine=row.revision.engine,  # type: ignore[arg-type]  # the column has no other values
+        options=schema.EngineOptions(**msgspec.structs.asdict(engine_options.from_json(row.revision.options))),
+        engine_args=list(own_arguments(row.revision)),
+        drain_seconds=row.drain_seconds,
+        routing=str(routing_policy.read(row.routing).policy),
+        target_tokens_per_replica=row.target_tokens_per_replica,
+        scale_up_delay_seconds=row.scale_up_delay_seconds,
+        scale_down_delay_seconds=row.scale_down_delay_seconds,
+    )

@@ -1,0 +1,128 @@
+"""The fleet as one document: pools, models with their prices, deployments. ``hearth apply --schema`` prints its schema.
+
+What a document leaves out has the default given here, except for prices, which stay as they are.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from catalogue.engine_options import DEFAULT
+from workers.fleet.deployments import MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
+from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
+
+#: Of each kind; a document is read as a whole.
+MOST_ENTRIES = 1000
+MOST_ARGUMENTS = 1000
+
+Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
+ModelName = Annotated[str, Meta(min_length=1, max_length=200, description="What clients call it.")]
+Share = Annotated[float, Meta(gt=0, le=1)]
+#: As text or a number; text is exact.
+Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0)]
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes of one kind in one region. Nodes join a pool by themselves."""
+
+    name: Slug
+    kind: Annotated[Literal["gpu", "cpu", "simulated"], Meta(description="It cannot be changed.")]
+    region: Annotated[str, Meta(min_length=1, max_length=63)] = "local"
+    priority: Annotated[int, Meta(ge=0, le=32767, description="The lowest number is filled first.")] = 100
+    placeholders_per_node: Annotated[int, Meta(ge=0, le=MAX_PLACEHOLDERS)] = 0
+    placeholder_level: Literal["h0", "h2"] = "h2"
+    high_water: Annotated[Share, Meta(description="Above it a deployment's next pool is prepared.")] = 0.7
+    low_water: Annotated[Share, Meta(description="Below it what was prepared is released.")] = 0.45
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """In dollars: per million tokens, and per request that the prediction cache answers or that shares a response."""
+
+    prompt: Dollars
+    cached_prompt: Dollars
+    completion: Dollars
+    prediction_hit: Dollars = "0"
+    coalesced: Dollars = "0"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients may call, and what runs for it."""
+
+    name: ModelName
+    source: Annotated[
+        str, Meta(max_length=500, description="Hugging Face id or absolute folder. Empty: the tiny model.")
+    ] = ""
+    revision: Annotated[
+        str, Meta(max_length=200, description="Branch, tag or commit of a Hugging Face id. Empty: its main branch.")
+    ] = ""
+    task: Literal["text", "embeddings"] = "text"
+    context_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1, description="0: the model's own.")] = 8192
+    allow_remote_code: bool = False
+    allow_pickle: bool = False
+    visibility: Literal["private", "public"] = "private"
+    tenants: Annotated[
+        list[Slug], Meta(max_length=MOST_ENTRIES, description="Those that see it while it is private.")
+    ] = []
+    aliases: Annotated[list[ModelName], Meta(max_length=20)] = []
+    prices: Prices | None = None
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is set of an engine by name; see `hearth deploy --help`."""
+
+    kv_dtype: str = DEFAULT.kv_dtype
+    quantization: str = DEFAULT.quantization
+    host_memory_gib: int = DEFAULT.host_memory_gib
+    pipeline_parallel: int = DEFAULT.pipeline_parallel
+    lora_adapters: int = DEFAULT.lora_adapters
+    lora_rank: int = DEFAULT.lora_rank
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which pools run a model, with how many replicas of which engine. A model has one deployment."""
+
+    model: ModelName
+    name: Annotated[Slug | Literal[""], Meta(description="By default the model's as a slug. It cannot be changed.")] = (
+        ""
+    )
+    pools: Annotated[list[Slug], Meta(min_length=1, max_length=100, description="The first is filled first.")]
+    min_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 1
+    max_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] | None = None
+    slots_per_replica: Annotated[int, Meta(ge=1, le=MAX_SLOTS_PER_REPLICA)] = 1
+    engine: Literal["vllm", "simulated"] = "vllm"
+    options: EngineOptions = EngineOptions()
+    engine_args: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS, description="Everything else.")] = []
+    drain_seconds: Annotated[int, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 600
+    routing: Annotated[str, Meta(max_length=200, description="As `celery -A hearth fleet route` takes it.")] = (
+        "expected-seconds"
+    )
+    target_tokens_per_replica: Annotated[int, Meta(ge=1, le=MAX_TARGET_TOKENS)] = 16_384
+    scale_up_delay_seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 5.0
+    scale_down_delay_seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 300.0
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole document."""
+
+    version: Literal[1]
+    pools: Annotated[list[Pool], Meta(max_length=MOST_ENTRIES)] = []
+    models: Annotated[list[Model], Meta(max_length=MOST_ENTRIES)] = []
+    deployments: Annotated[list[Deployment], Meta(max_length=MOST_ENTRIES)] = []
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema of a document."""
+    found = msgspec.json.schema(Fleet)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Hearth's fleet", **found}
+
+
+def pico(dollars: str | float, per: int) -> int:
+    """Return dollars for ``per`` units as pico-dollars for one. Raises ValueError if that is no whole number."""
+    exact = Decimal(str(dollars)) * 10**12 / per
+    if exact != exact.to_integral_value():
+        raise ValueError(f"{dollars} dollars for {per:,} are {exact} pico-dollars for one, which is no whole number")
+    return int(exact)

@@ -1,0 +1,181 @@
+"""Applying a fleet's document: what it changes, that it is all or nothing, and that twice is once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from rest_framework.test import APIClient
+
+from billing.pricing import prices
+from catalogue.models import Model, ModelRevision
+from portal.fleet.document import apply, difference, present, reading
+from portal.fleet.document.apply import Outcome
+from portal.fleet.document.difference import Change
+from portal.fleet.document.reading import BadDocument
+from tenants.models import AuditEntry
+from tests.portal.fixtures import OPERATOR, World
+from workers.models import Deployment, DeploymentPool, Pool, Replica
+
+WHOLE = """\
+version: 1
+pools:
+  - {name: first, kind: simulated, region: eu, priority: 10, placeholders_per_node: 2, placeholder_level: h0}
+  - {name: second, kind: simulated, region: us, priority: 20, high_water: 0.8, low_water: 0.2}
+models:
+  - name: chat
+    visibility: private
+    tenants: [acme]
+    aliases: [default, small]
+    context_tokens: 1024
+    prices: {prompt: "0.15", cached_prompt: "0.015", completion: "0.60"}
+deployments:
+  - model: chat
+    pools: [second, first]
+    min_replicas: 1
+    max_replicas: 3
+    slots_per_replica: 2
+    engine: simulated
+    engine_args: ["--max-num-seqs", "8"]
+    drain_seconds: 45
+    routing: "expected-seconds:displaced=0.5"
+    target_tokens_per_replica: 2000
+"""
+
+
+def _apply(text: str, *, prune: bool = False, dry_run: bool = False, confirm_prices: bool = False) -> Outcome:
+    return apply.apply_text(OPERATOR, text, prune=prune, dry_run=dry_run, confirm_prices=confirm_prices)
+
+
+def _names(changes: Sequence[Change]) -> list[tuple[str, str, str]]:
+    return [(each.action, each.kind, each.name) for each in changes]
+
+
+def test_a_document_makes_pools_models_prices_and_deployments(world: World) -> None:
+    outcome = _apply(WHOLE)
+    assert _names(outcome.changes) == [
+        ("add", "pool", "first"),
+        ("add", "pool", "second"),
+        ("add", "model", "chat"),
+        ("add", "deployment", "chat"),
+    ]
+    row = Deployment.objects.select_related("revision__model").get(name="chat")
+    assert (row.min_replicas, row.max_replicas, row.slots_per_replica, row.drain_seconds) == (1, 3, 2, 45)
+    links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
+    assert list(links.values_list("pool__name", flat=True)) == ["second", "first"]
+    assert row.revision.engine_args[-2:] == ["--max-num-seqs", "8"]
+    assert (row.revision.model.visibility, row.revision.model.shared_with) == ("private", [world.acme.tenant.id])
+    found = prices.in_force("chat")
+    assert found is not None and (found.prompt_pico, found.completion_pico) == (150_000, 600_000)
+    pool = Pool.objects.get(name="second")
+    assert (pool.region, pool.priority, pool.high_water, pool.low_water) == ("us", 20, 0.8, 0.2)
+
+
+def test_the_same_document_twice_changes_nothing(world: World) -> None:
+    _apply(WHOLE)
+    before = AuditEntry.objects.count(), ModelRevision.objects.count()
+    outcome = _apply(WHOLE)
+    assert (outcome.changes, difference.text(outcome.changes)) == ([], "Nothing to change.")
+    assert (AuditEntry.objects.count(), ModelRevision.objects.count()) == before
+
+
+def test_the_exported_document_is_the_fleet_as_it_is(world: World) -> None:
+    _apply(WHOLE)
+    text = present.text(present.read())
+    assert _apply(text).changes == []
+    mine = next(each for each in reading.read(text).deployments if each.model == "chat")
+    assert mine == next(each for each in reading.read(WHOLE.replace("routing", "name: chat\n    routing")).deployments)
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(world: World) -> None:
+    _apply(WHOLE)
+    before = AuditEntry.objects.count()
+    changed = WHOLE.replace("max_replicas: 3", "max_replicas: 5").replace('prompt: "0.15"', 'prompt: "0.20"', 1)
+    outcome = _apply(changed, dry_run=True)
+    assert difference.text(outcome.changes).splitlines() == [
+        "~ model chat",
+        "    prices.prompt: 0.15 → 0.2",
+        "~ deployment chat",
+        "    max_replicas: 3 → 5",
+        "0 to add, 2 to change, 0 to archive.",
+    ]
+    assert AuditEntry.objects.count() == before
+    assert Deployment.objects.get(name="chat").max_replicas == 3
+    assert _apply(changed).changes == outcome.changes
+    assert Deployment.objects.get(name="chat").max_replicas == 5
+
+
+def test_what_runs_is_replaced_only_if_its_revision_changes(world: World) -> None:
+    _apply(WHOLE)
+    row = Deployment.objects.get(name="chat")
+    _apply(WHOLE.replace("drain_seconds: 45", "drain_seconds: 50"))
+    assert Deployment.objects.get(name="chat").revision_id == row.revision_id
+    _apply(WHOLE.replace('"8"', '"9"'))
+    assert Deployment.objects.get(name="chat").revision_id != row.revision_id
+
+
+def test_without_prune_other_models_stay_and_with_it_they_are_archived(world: World) -> None:
+    _apply(WHOLE)
+    other = WHOLE.replace("name: chat", "name: other").replace("model: chat", "model: other")
+    other = other.replace("[default, small]", "[]")
+    assert ("archive", "model", "chat") not in _names(_apply(other).changes)
+    assert ("archive", "model", "chat") in _names(_apply(other, prune=True).changes)
+    assert Model.objects.get(name="chat").archived_at is not None
+    assert Deployment.objects.get(name="chat").archived_at is not None
+    assert not Replica.objects.filter(deployment__name="chat", desired_state=Replica.Desired.RUNNING).exists()
+    assert ("add", "model", "chat") in _names(_apply(WHOLE).changes)
+    assert Deployment.objects.get(name="chat").archived_at is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "pools: [second, first]",
+            "pools: [second, third]",
+            "line 14, deployments[0].pools[1]: There is no pool 'third'.",
+        ),
+        ("model: chat", "model: talk", "line 13, deployments[0].model: There is no model 'talk' in the document."),
+        ("tenants: [acme]", "tenants: [nobody]", "line 6, models[0]: There is no tenant 'nobody'."),
+        ("low_water: 0.2", "low_water: 0.9", "line 4, pools[1]: 0.9 low water"),
+        ("displaced=0.5", "displaced=50", "line 21, deployments[0].routing: 50.0 is not a valid weight"),
+        ("name: second", "name: first", "line 4, pools[1].name: 'first' is there twice."),
+        ('"--max-num-seqs", "8"', '"--model", "x"', "line 6, models[0]: --model is no argument for --engine-args."),
+        ('"--max-num-seqs", "8"', '"--no-such"', "line 6, models[0]: "),
+        ("min_replicas: 1", "min_replicas: 4", "line 13, deployments[0]: 3 replicas at most are not allowed"),
+        ('"0.15"', '"0.0000001"', "line 11, models[0].prices: 0.0000001 dollars for 1,000,000 are"),
+    ],
+)
+def test_an_error_names_the_entry_and_nothing_is_changed(world: World, old: str, new: str, said: str) -> None:
+    before = AuditEntry.objects.count(), present.read()
+    with pytest.raises(BadDocument) as caught:
+        _apply(WHOLE.replace(old, new))
+    assert str(caught.value).startswith(said)
+    assert (AuditEntry.objects.count(), present.read()) == before
+
+
+def test_a_price_that_jumps_needs_to_be_confirmed(world: World) -> None:
+    _apply(WHOLE)
+    dear = WHOLE.replace('completion: "0.60"', 'completion: "60"')
+    with pytest.raises(BadDocument, match="Allow it with --confirm-prices"):
+        _apply(dear)
+    assert _names(_apply(dear, confirm_prices=True).changes) == [("change", "model", "chat")]
+
+
+def test_only_operators_read_and_apply_it(world: World, as_operator: APIClient, as_acme: APIClient) -> None:
+    for method, path in (("get", "document"), ("get", "schema")):
+        assert getattr(as_acme, method)(f"/api/v1/fleet/{path}").status_code == 403
+    assert as_acme.put("/api/v1/fleet", WHOLE, content_type="application/yaml").status_code == 403
+    answer = as_operator.put("/api/v1/fleet?dry_run=true", WHOLE, content_type="application/yaml")
+    assert (answer.status_code, len(answer.json()["changes"])) == (200, 4)
+    assert not Deployment.objects.filter(name="chat").exists()
+    assert as_operator.put("/api/v1/fleet", WHOLE, content_type="application/yaml").status_code == 200
+    assert as_operator.put("/api/v1/fleet", WHOLE, content_type="application/yaml").json()["changes"] == []
+    assert "- model: chat" in as_operator.get("/api/v1/fleet/document").content.decode()
+    refused = as_operator.put("/api/v1/fleet", "version: 1\npolls: []", content_type="application/yaml")
+    assert refused.json()["error"] == {
+        "message": "line 2, polls: There is no such field.",
+        "type": "invalid_request_error",
+        "param": "polls",
+        "code": "invalid_document",
+    }

@@ -1,0 +1,46 @@
+"""What operators set of a pool, beside its placeholders (:mod:`workers.fleet.operations`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from django.db import transaction
+
+from tenants import audit
+from tenants.audit import Actor
+from workers.errors import BadCount, Conflict
+from workers.models import Pool
+from workers.scheduler import reconciler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Where a pool is, when it is filled, and between which shares of its capacity the next one is prepared."""
+
+    region: str
+    priority: int
+    high_water: float
+    low_water: float
+
+
+@transaction.atomic
+def ensure(actor: Actor, name: str, kind: str, wanted: PoolSettings) -> Pool:
+    """Create the pool, or change its settings; idempotent. Raises Conflict if it is of another kind, and BadCount."""
+    if not 0 < wanted.low_water < wanted.high_water <= 1:
+        raise BadCount(wanted.low_water, f"above 0 and below the high water mark of {wanted.high_water:g}", "low water")
+    reconciler.lock(wait=True)
+    row = Pool.objects.select_for_update(no_key=True).filter(name=name).first()
+    after = asdict(wanted)
+    if row is None:
+        row = Pool.objects.create(name=name, kind=kind, **after)
+        audit.record(actor, "pool.created", ("pool", row.id), after={"name": name, "kind": kind, **after})
+        return row
+    if row.kind != kind:
+        raise Conflict("pool", name, "kind", row.kind, kind)
+    before = {field: getattr(row, field) for field in after}
+    if before != after:
+        for field, value in after.items():
+            setattr(row, field, value)
+        row.save(update_fields=list(after))
+        audit.record(actor, "pool.changed", ("pool", row.id), before=before, after=after)
+    return row
