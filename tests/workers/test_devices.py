@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from workers.devices import nvml
@@ -69,3 +70,21 @@ def test_faults_that_cannot_be_read_are_no_faults_that_are_not_there(tmp_path: P
     with pytest.raises(DevicesUnreadable):
         provider.devices()
     assert "fake-devices.json" in provider.in_use("fake-0")
+
+
+@pytest.mark.parametrize(
+    "error", [pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission, pynvml.NVMLError_Unknown]
+)
+def test_a_reading_that_a_gpu_does_not_give_is_unknown(error: type[Exception]) -> None:
+    def query() -> None:
+        raise error
+
+    assert nvml.optional(query) is None
+
+
+def test_a_gpu_that_is_lost_is_an_error_and_not_unknown() -> None:
+    def query() -> None:
+        raise pynvml.NVMLError_GpuIsLost
+
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        nvml.optional(query)

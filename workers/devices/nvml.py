@@ -65,17 +65,25 @@ class Gpus:
         """Return what the GPU does now. Raises DevicesUnreadable."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            milliwatts = _supported(pynvml.nvmlDeviceGetPowerUsage, handle)
+            milliwatts = optional(pynvml.nvmlDeviceGetPowerUsage, handle)
             return Reading(
                 used_bytes=_used_bytes(handle),
-                utilisation_percent=getattr(_supported(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
-                temperature_celsius=_supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+                utilisation_percent=getattr(optional(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
+                temperature_celsius=optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
                 power_watts=None if milliwatts is None else milliwatts / 1000,
                 pids=tuple(int(process.pid) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)),
                 reports_xid=_reports_xid(handle),
             )
         except pynvml.NVMLError as error:
             raise DevicesUnreadable("NVML", str(error)) from error
+
+
+def optional(query: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what NVML answers, None if it does not: the GPU has no such reading, or not for a guest or container."""
+    try:
+        return query(*arguments)
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission, pynvml.NVMLError_Unknown):
+        return None
 
 
 def _device(index: int) -> Device:
@@ -118,13 +126,5 @@ def _used_bytes(handle: Any) -> int:
 
 
 def _reports_xid(handle: Any) -> bool:
-    types = _supported(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+    types = optional(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
     return bool((types or 0) & pynvml.nvmlEventTypeXidCriticalError)
-
-
-def _supported(query: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what NVML answers, None if the GPU does not support the query."""
-    try:
-        return query(*arguments)
-    except pynvml.NVMLError_NotSupported:
-        return None
