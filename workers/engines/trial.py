@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +87,7 @@ class Trials:
         process = processes.launch(command.argv, log_path=spec.log_path, environment=command.environment(os.environ))
         with _ended(process):
             seconds = self._first_token(spec, process) - began
-            start = Start(seconds=seconds, memory_bytes=_session_bytes(process))
+            start = Start(seconds=seconds, memory_bytes=memory_bytes(processes.session_members(process)))
             yield Serving(spec=spec, process=process, start=start)
 
     def cold(self, devices: Sequence[str] = ()) -> Start:
@@ -118,7 +118,7 @@ class Trials:
         except ZygoteError as error:
             raise TrialFailed(f"A zygote did not become an engine: {error.reason}.") from error
         seconds = self._first_token(spec, zygote.process) - began
-        start = Start(seconds=seconds, memory_bytes=_session_bytes(zygote.process))
+        start = Start(seconds=seconds, memory_bytes=memory_bytes(processes.session_members(zygote.process)))
         return Serving(spec=spec, process=zygote.process, start=start)
 
     def _spec(self, devices: Sequence[str]) -> EngineSpec:
@@ -139,7 +139,7 @@ class Trials:
         """Return when the engine's first token arrived, on the monotonic clock."""
         deadline = time.monotonic() + self._longest_start_seconds
         while time.monotonic() < deadline and processes.is_running(process):
-            with suppress(OSError):
+            with suppress(OSError, http.client.HTTPException):
                 for chunk in ask(spec, max_tokens=1):
                     if chunk["choices"]:
                         return time.monotonic()
@@ -175,7 +175,10 @@ def ask(spec: EngineSpec, *, max_tokens: int) -> Iterator[dict[str, Any]]:
     try:
         for line in response:
             if line.startswith(b"data: {"):
-                yield json.loads(line.removeprefix(b"data: "))
+                chunk = json.loads(line.removeprefix(b"data: "))
+                if "choices" not in chunk:
+                    raise TrialFailed("An engine broke off its answer.", line.decode(errors="replace"))
+                yield chunk
     finally:
         connection.close()
 
@@ -189,11 +192,26 @@ def usage(spec: EngineSpec, prompt: str, *, salt: str) -> dict[str, Any]:
         connection.close()
 
 
+def metrics(spec: EngineSpec) -> str:
+    """Return an engine's page of Prometheus metrics. Raises OSError or TrialFailed."""
+    connection, response = _request(spec, "GET", "/metrics")
+    try:
+        return response.read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
 def _post(spec: EngineSpec, body: dict[str, Any]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    return _request(spec, "POST", "/v1/completions", json.dumps({"model": spec.served_name, **body}))
+
+
+def _request(
+    spec: EngineSpec, method: str, path: str, body: str | None = None
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     headers = {"Authorization": f"Bearer {spec.api_key}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(spec.host, spec.port, timeout=60)
     try:
-        connection.request("POST", "/v1/completions", json.dumps({"model": spec.served_name, **body}), headers)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         if response.status != 200:
             raise TrialFailed(f"An engine answered {response.status}.", response.read().decode(errors="replace"))
@@ -201,6 +219,15 @@ def _post(spec: EngineSpec, body: dict[str, Any]) -> tuple[http.client.HTTPConne
         connection.close()
         raise
     return connection, response
+
+
+def memory_bytes(members: Iterable[ProcessIdentity]) -> int:
+    """Return the memory of processes, shared pages counted once; one that has ended since has none."""
+    total = 0
+    for member in members:
+        with suppress(psutil.NoSuchProcess):
+            total += int(psutil.Process(member.pid).memory_full_info().pss)
+    return total
 
 
 @contextmanager
@@ -213,11 +240,6 @@ def _ended(process: ProcessIdentity) -> Iterator[None]:
 
 def _end_of(log_path: Path) -> str:
     return log_path.read_text(errors="replace")[-2000:]
-
-
-def _session_bytes(process: ProcessIdentity) -> int:
-    members = [psutil.Process(member.pid) for member in processes.session_members(process)]
-    return sum(int(member.memory_full_info().pss) for member in members)
 
 
 def _free_port() -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from workers import processes
-from workers.devices.errors import DevicesUnreadable
 from workers.gpu_check import torch_client
 from workers.gpu_check.bench import RELEASE_SECONDS, Bench
 from workers.gpu_check.findings import Failed, Figures, Untried
@@ -24,7 +24,7 @@ def devices(bench: Bench) -> Passed:
         figures[device.uuid] = (
             f"{_gib(device.memory_bytes)} of memory, {_gib(reading.used_bytes)} in use, "
             f"{_known(reading.utilisation_percent, '%')} busy, {_known(reading.temperature_celsius, '°C')}, "
-            f"{_known(reading.power_watts, 'W')}, Xid events {_yes(reading.reports_xid)}"
+            f"{_known(reading.power_watts, 'W')}, Xid events {_supported(reading.reports_xid)}"
         )
     if len({device.uuid for device in found}) < len(found):
         raise Failed("two devices have the same UUID", figures)
@@ -37,7 +37,7 @@ def free_devices(bench: Bench) -> Passed:
     """Find the devices that nobody uses: the following checks use these alone."""
     busy = []
     for device in bench.provider.devices():
-        why = device.fault or bench.provider.in_use(device.uuid)
+        why = device.fault or bench.holder(device)
         if why:
             busy.append(f"{device.uuid} ({why})")
         else:
@@ -54,7 +54,7 @@ def memory_is_freed(bench: Bench) -> Passed:
     device = bench.device()
     arguments = ("hold", "--bytes", str(bench.hold_bytes), "--device", *(bench.names(device) or ("",)))
     with torch_client.started(bench.interpreter(), *arguments) as holder:
-        holder.line("imported")
+        _expect_cuda(bench, holder.line("imported"))
         holder.line("holds")
         bench.occupy([device], holder.identity)
         bench.wait_until_used([device])
@@ -74,18 +74,21 @@ def torch_zygote(bench: Bench) -> Passed:
     """A process imports PyTorch and opens no device; its child opens the one that it is promoted to."""
     device = bench.device()
     names = bench.names(device) or ("",)
-    with torch_client.started(bench.interpreter(), "zygote") as zygote:
+    held = bench.hold_bytes if bench.kind == "GPU" else 0
+    with torch_client.started(bench.interpreter(), "zygote", "--bytes", str(held)) as zygote:
         imported = zygote.line("imported")
+        _expect_cuda(bench, imported)
         if imported["threads"] != 1:
             raise Failed(f"the import left {imported['threads']} threads, of which a fork copies one")
-        if bench.kind == "GPU" and zygote.identity.pid in _pids(bench, device.uuid):
-            raise Failed(f"the import alone opened {device.uuid}")
+        if bench.kind == "GPU" and (why := bench.used_by(zygote.identity, device)):
+            raise Failed(f"{device.uuid} is in use after the import alone: {why}")
         began = time.monotonic()
         zygote.say(names[0])
         if zygote.line("promoted")["opened"]:
             raise Failed("CUDA was open before the fork")
         computed = zygote.line("computed")
         promotion = computed["at"] - began
+        zygote.line("holds")
         if bench.kind == "GPU":
             bench.wait_until_used([device])
     if not computed["correct"]:
@@ -106,11 +109,10 @@ def _cold(bench: Bench, device: str) -> float:
         return float(plain.line("computed")["at"]) - began
 
 
-def _pids(bench: Bench, uuid: str) -> tuple[int, ...]:
-    try:
-        return bench.provider.reading(uuid).pids
-    except DevicesUnreadable as error:
-        raise Failed(str(error)) from error
+def _expect_cuda(bench: Bench, imported: dict[str, Any]) -> None:
+    """Raise Untried for a GPU that this PyTorch cannot use."""
+    if bench.kind == "GPU" and not imported["cuda"]:
+        raise Untried(f"PyTorch {imported['version']} of {bench.python} is built without CUDA; --python names another")
 
 
 def _gib(count: int | None) -> str:
@@ -121,5 +123,5 @@ def _known(value: float | None, unit: str) -> str:
     return "unknown" if value is None else f"{value:.0f} {unit}"
 
 
-def _yes(value: bool | None) -> str:
-    return "unknown" if value is None else "reported" if value else "not reported"
+def _supported(value: bool | None) -> str:
+    return "unknown" if value is None else "supported" if value else "not supported"

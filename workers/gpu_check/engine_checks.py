@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.devices.provider import Device
-from workers.engines import start_parts, trial
+from workers.engines import cache_config, start_parts, trial
 from workers.engines.driver import EngineSpec
 from workers.engines.trial import Serving
 from workers.gpu_check.bench import RELEASE_SECONDS, Bench
@@ -33,7 +33,7 @@ def promotion(bench: Bench) -> Passed:
     """A placeholder's process becomes an engine; before that it uses no device."""
     device = bench.device()
     with bench.engines().zygote(bench.names(device)) as zygote:
-        if bench.kind == "GPU" and (why := bench.provider.in_use(device.uuid)):
+        if bench.kind == "GPU" and (why := bench.used_by(zygote.process, device)):
             raise Failed(f"{device.uuid} is in use before the promotion: {why}")
         serving = bench.engines().promote(zygote)
         _expect_used(bench, serving, [device], [])
@@ -62,14 +62,15 @@ def tensor_parallel(bench: Bench) -> Passed:
     """One engine on two devices uses both, and ends with both free."""
     if bench.kind == "share of a CPU":
         raise Untried("one engine on a CPU is not divided")
-    if len(bench.free) < 2:
-        raise Untried(f"it takes two free devices, and there are {len(bench.free)}")
-    pair = bench.free[:2]
+    pair = bench.devices(2)
     with bench.engines().serving(bench.names(*pair)) as serving:
-        _expect_used(bench, serving, pair, bench.free[2:])
+        _expect_used(bench, serving, pair, [each for each in bench.free if each not in pair])
         freed = _end(bench, serving, pair)
     figures = {"cold_start_seconds": round(serving.start.seconds, 2), "freed_after_seconds": round(freed, 3)}
-    return f"first token after {serving.start.seconds:.1f} s on {pair[0].uuid} and {pair[1].uuid}", figures
+    text = f"first token after {serving.start.seconds:.1f} s on {pair[0].uuid} and {pair[1].uuid}"
+    if bench.kind != "GPU":
+        raise Untried(f"no model is divided among fake devices; {text}")
+    return text, figures
 
 
 def cached_tokens(bench: Bench) -> Passed:
@@ -77,10 +78,21 @@ def cached_tokens(bench: Bench) -> Passed:
     device = bench.device()
     with bench.engines().serving(bench.names(device)) as serving:
         spec = serving.spec
+        block_size = cache_config.block_size_tokens(trial.metrics(spec))
+        if block_size is None:
+            raise Untried("the engine's metrics do not have its block size")
         counts = [_cached(spec, salt) for salt in ("first", "first", "second")]
+    return judge(counts, block_size)
+
+
+def judge(counts: Sequence[tuple[int, int]], block_size: int) -> Passed:
+    """Compare the prompt's tokens and those that were cached, of the first, the repeated and the salted request.
+
+    Raises Failed.
+    """
     prompt = counts[0][0]
     # The last token is always computed, because its result is the first token of the answer.
-    expected = (prompt - 1) // spec.block_size_tokens * spec.block_size_tokens
+    expected = (prompt - 1) // block_size * block_size
     figures = {"prompt_tokens": prompt, "cached_tokens": counts[1][1], "expected_cached_tokens": expected}
     if [cached for _, cached in counts] != [0, expected, 0]:
         told = ", ".join(str(cached) for _, cached in counts)
@@ -102,7 +114,7 @@ def _expect_used(bench: Bench, serving: Serving, devices: Sequence[Device], othe
         return
     bench.wait_until_used(devices)
     for device in others:
-        if why := bench.provider.in_use(device.uuid):
+        if why := bench.used_by(serving.process, device):
             raise Failed(f"the engine of {devices[0].uuid} uses {device.uuid}, too: {why}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workers.devices.errors import DevicesUnreadable
 from workers.engines.errors import EngineUnavailable, TrialFailed
-from workers.gpu_check import device_checks, engine_checks
+from workers.gpu_check import device_checks, engine_checks, fleet_checks
 from workers.gpu_check.bench import Bench
 from workers.gpu_check.device_checks import Passed
 from workers.gpu_check.findings import Failed, Finding, Untried
@@ -27,6 +27,8 @@ CHECKS: dict[str, Callable[[Bench], Passed]] = {
     "eviction": engine_checks.eviction,
     "tensor parallel 2": engine_checks.tensor_parallel,
     "cached tokens": engine_checks.cached_tokens,
+    "lease and eviction by an agent": fleet_checks.lease,
+    "rollout": fleet_checks.rollout,
 }
 
 
@@ -51,14 +53,14 @@ def write(path: Path, bench: Bench, engine: str, findings: Sequence[Finding]) ->
 def _made(name: str, check: Callable[[Bench], Passed], bench: Bench) -> Finding:
     try:
         text, figures = check(bench)
-    except Untried as reason:
+    except (Untried, EngineUnavailable) as reason:
         return Finding(check=name, verdict="untried", text=str(reason))
-    except EngineUnavailable as error:
-        return Finding(check=name, verdict="untried", text=str(error))
     except Failed as failure:
         return Finding(check=name, verdict="fail", text=str(failure), figures=failure.figures)
     except TrialFailed as error:
         return Finding(check=name, verdict="fail", text=error.problem, log=error.log)
     except (DevicesUnreadable, OSError) as error:
         return Finding(check=name, verdict="fail", text=str(error))
+    except Exception as error:  # one check that goes wrong must not cost the others and the report
+        return Finding(check=name, verdict="fail", text=f"{type(error).__name__}: {error}")
     return Finding(check=name, verdict="pass", text=text, figures=figures)

@@ -1,8 +1,8 @@
 """Use a device through PyTorch, as an engine would: ``python torch_process.py plain|zygote|hold …``
 
 Run by its file's path in an interpreter that has PyTorch and need not have Hearth's packages. ``plain`` imports torch
-and computes once. ``zygote`` imports torch, waits for a line with the device, forks, and only the child opens it.
-``hold`` opens the device and holds memory until it is killed. Each writes lines of JSON.
+and computes once. ``zygote`` imports torch, waits for a line with the device, forks, and only the child opens it
+and holds memory. ``hold`` opens the device and holds memory until it is killed. Each writes lines of JSON.
 """
 
 from __future__ import annotations
@@ -28,24 +28,30 @@ def main() -> None:
     given = parser.parse_args()
     began = time.monotonic()
     torch = importlib.import_module("torch")
-    say(event="imported", seconds=time.monotonic() - began, version=torch.__version__, threads=threads())
+    say(
+        event="imported",
+        seconds=time.monotonic() - began,
+        version=torch.__version__,
+        threads=threads(),
+        cuda=torch.backends.cuda.is_built(),  # opens nothing, unlike torch.cuda.is_available
+    )
     if given.mode == "zygote":
-        wait(torch)
+        wait(torch, given.bytes)
     elif given.mode == "hold":
         hold(torch, given.device, given.bytes)
     else:
         compute(torch, given.device)
 
 
-def wait(torch: Any) -> None:
-    """Fork for the first line of input, which names the device; the child computes, and the parent waits for it."""
+def wait(torch: Any, size: int) -> None:
+    """Fork for the first line of input, which names the device; the child uses it, and the parent waits for it."""
     device = sys.stdin.readline().strip()
     say(event="promoted", opened=torch.cuda.is_initialized())
     child = os.fork()
     if child == 0:
         compute(torch, device)
-        sys.stdin.readline()  # it keeps the device open until it may end
-        os._exit(0)
+        # Where NVML lists no processes, as in a container, only memory shows that a GPU is in use.
+        hold(torch, device, size)
     _, status = os.waitpid(child, 0)
     sys.exit(os.waitstatus_to_exitcode(status))
 

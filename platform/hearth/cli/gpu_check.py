@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from hearth import environment as settings
+from hearth.checks import device_claims
 from hearth.checks.preflight import PreflightError
 from workers.devices.choice import provider_for
 from workers.devices.errors import DeviceError
 from workers.engines import environment
 from workers.engines.driver import TINY_MODEL
+from workers.engines.environment import EngineKind
 from workers.engines.trial import Trials
 from workers.gpu_check import run, torch_client
-from workers.gpu_check.bench import Bench
+from workers.gpu_check.bench import Bench, Kind
 from workers.gpu_check.findings import Finding
 
 REPORT = "gpu-check.json"
+#: Written before the checks where Hearth serves on the machine.
+SERVES = (
+    "Hearth runs on this machine. Cordon the node first (celery -A hearth fleet cordon NODE): else its agent may start "
+    "an engine on a GPU while a check uses it, and quarantine that GPU."
+)
+#: A terminal that closes sends the first, a service manager the second. Engines have sessions of their own, which
+#: neither reaches.
+ENDING_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
 
 
 @click.command(short_help="Try on this machine what Hearth does with GPUs.")
@@ -34,7 +47,7 @@ REPORT = "gpu-check.json"
 @click.option("--model", help="Folder of a model for the engine. Default: the tiny model.")
 @click.option("--engine-args", default="", help="Further arguments of the engine, quoted as for a shell.")
 @click.option("--python", type=click.Path(path_type=Path), help="An interpreter with PyTorch. Default: the engine's.")
-@click.option("--hold-gib", type=click.FloatRange(0.01, 1000), default=1.0, show_default=True, help="To see it freed.")
+@click.option("--hold-gib", type=click.FloatRange(1, 1000), default=1.0, show_default=True, help="To see it freed.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {REPORT} in HEARTH_DATA_DIR."
 )
@@ -49,11 +62,17 @@ def gpu_check(
 ) -> None:
     """Try on this machine what Hearth does with GPUs, print pass, fail or untried, and write a report.
 
-    Only devices that nobody uses are touched, so a node may serve meanwhile. It needs no running instance. Without vLLM
-    the checks that need only PyTorch are made (--engine none leaves the others out); without a GPU those that a CPU can
-    make. `--slots fake:2 --engine simulated` tries the check itself. Exit status 1 if a check fails.
+    Only devices that are free before each check are touched, not those of Hearth's engines and placeholders. Cordon a
+    node that serves first (celery -A hearth fleet cordon NODE), so that its agent starts nothing on them meanwhile. It
+    needs no running instance. Without vLLM the checks that need only PyTorch are made (--engine none leaves the others
+    out); without a GPU those that a CPU can make. `--slots fake:2 --engine simulated` tries the check itself. Exit
+    status 1 if a check fails.
     """
-    path = report or settings.read().data_dir / REPORT
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _end)
+    data_dir = settings.read().data_dir
+    path = report or data_dir / REPORT
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="hearth-gpu-check-") as folder:
         try:
@@ -65,12 +84,16 @@ def gpu_check(
             python=python or torch_client.find_python(),
             trials=_trials(engine, Path(folder), model, engine_args),
             hold_bytes=int(hold_gib * 2**30),
+            claim_on=partial(device_claims.claim_on, data_dir=data_dir),
         )
+        version = _version(engine, bench.kind)
+        _begin(path, bench, version)
+        if device_claims.hearth_runs(data_dir):
+            click.echo(SERVES, err=True)
         for finding in run.run(bench):
-            print(f"{finding.verdict:<8} {finding.check}: {finding.text}.", flush=True)
             found.append(finding)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    run.write(path, bench, _version(engine), found)
+            run.write(path, bench, version, found)
+            print(f"{finding.verdict:<8} {finding.check}: {finding.text}.", flush=True)
     counts = Counter(finding.verdict for finding in found)
     print(f"Each device is a {bench.kind}; {', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}.")
     print(f"The report is {path}.")
@@ -91,6 +114,41 @@ def _trials(engine: str, folder: Path, model: str | None, engine_args: str) -> T
     return Trials(engine, folder, model=model or str(TINY_MODEL), engine_args=arguments, longest_start_seconds=longest)
 
 
-def _version(engine: str) -> str:
+def _version(engine: str, kind: Kind) -> str:
+    """Return the engine with its version. Raises BadParameter for one that cannot run on these devices."""
     installed = environment.status() if engine == "vllm" else None
-    return f"{installed.kind} {installed.vllm_version}" if installed is not None else engine
+    if engine == "simulated" and kind == "GPU":
+        raise click.BadParameter("The simulated engine uses no GPU; use --slots fake:2.", param_hint="--engine")
+    if installed is None:
+        return engine
+    if refusal := mismatch(installed.kind, kind):
+        raise click.BadParameter(refusal, param_hint="--slots")
+    return f"{installed.kind} {installed.vllm_version}"
+
+
+def mismatch(build: EngineKind, kind: Kind) -> str:
+    """Return why this build of vLLM may not be started for these devices; empty if it may.
+
+    Without the UUID of a GPU, vLLM for CUDA takes the machine's first one, whoever serves on it.
+    """
+    if build is EngineKind.VLLM and kind != "GPU":
+        return "The installed vLLM needs GPUs: use --slots auto, --engine simulated or --engine none."
+    if build is EngineKind.VLLM_CPU and kind == "GPU":
+        return "The installed vLLM runs on CPUs only: `hearth engine install`, or use --engine none."
+    return ""
+
+
+def _begin(path: Path, bench: Bench, version: str) -> None:
+    """Write a report without findings, so that a path that cannot be written is known before the first check."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run.write(path, bench, version, [])
+    except OSError as error:
+        raise PreflightError(f"The report cannot be written: {error}.", "Name another file with --report.") from error
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """End the command so that what it started ends, too."""
+    for each in ENDING_SIGNALS:  # a second one must not break that off
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
 from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
+from workers.engines import cache_config
 
-_CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
-_CACHE_LABEL = re.compile(r'(?<!\w)(block_size|num_gpu_blocks|kv_cache_size_tokens)="(\d+)"')
 _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
@@ -117,21 +116,11 @@ def parse_load(text: str) -> EngineLoad | None:
         waiting=int(sums["num_requests_waiting"]),
         kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
         tokens=int(sum(sums.get(name, 0.0) for name in _PROGRESS)),
-        cache_tokens=_cache_tokens(text),
+        cache_tokens=cache_config.cache_tokens(text),
         max_requests=own.get("max_requests"),
         host_cache_tokens=own.get("host_cache_tokens"),
         context_tokens=own.get("context_tokens"),
     )
-
-
-def _cache_tokens(text: str) -> int | None:
-    """Return the size of the KV cache in tokens; engines that run data-parallel each report the sum."""
-    sizes = [0]
-    for labels in _CACHE.findall(text):
-        found = {name: int(value) for name, value in _CACHE_LABEL.findall(labels)}
-        blocks = found.get("block_size", 0) * found.get("num_gpu_blocks", 0)
-        sizes.append(found.get("kv_cache_size_tokens") or blocks)
-    return max(sizes) or None
 
 
 def _own(text: str) -> dict[str, int]:
