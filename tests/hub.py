@@ -36,6 +36,8 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     #: Only this token may read the model; empty: everybody may.
     gated: str = ""
+    #: The model is not there any more.
+    gone: bool = False
     #: Names of files that are sent with other bytes than their SHA-256 says.
     corrupt: set[str] = field(default_factory=set)
     #: Other names than the files have, as the model's list says them.
@@ -85,7 +87,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         hub: Hub = self.server.hub  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         resolve, api = f"/{MODEL}/resolve/", f"/api/models/{MODEL}"
-        if not path.startswith((resolve, api)):
+        if hub.gone or not path.startswith((resolve, api)):
             self._error(404, "RepoNotFound")
             return
         sent = self.headers.get("Authorization")

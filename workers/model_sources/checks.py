@@ -17,13 +17,11 @@ from workers.model_sources import files as model_files
 from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from workers.model_sources.source import ModelSpec, deployment_name
 from workers.models import Deployment, Pool, Slot
-from workers.weights import hub_tokens
+from workers.weights import choice, hub_tokens
 from workers.weights.hub_tokens import TokenUnreadable
 
 #: The column that stores it.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
-#: Weights without code, and those that are Python pickles.
-SAFE_WEIGHTS, PICKLES = ".safetensors", (".bin", ".pt", ".pth")
 REMOTE_CODE = "--trust-remote-code"
 _MIB = 1 << 20
 
@@ -103,10 +101,10 @@ def _check_arguments(spec: ModelSpec) -> None:
 
 
 def _check_weights(files: ModelFiles, spec: ModelSpec) -> None:
-    """Raise ModelRefused if the engine would load pickles: it looks at the top folder, for safetensors first."""
-    top = [name for name in files.sizes if "/" not in name]
-    pickles_only = any(name.endswith(PICKLES) for name in top) and not any(name.endswith(SAFE_WEIGHTS) for name in top)
-    if not spec.allow_pickle and (pickles_only or arguments.load_format(spec.engine_args) in arguments.PICKLE_FORMATS):
+    """Raise ModelRefused if the engine would load pickles."""
+    load_format = arguments.load_format(spec.engine_args)
+    pickles = load_format in arguments.PICKLE_FORMATS or choice.has_pickles(files.names, load_format)
+    if pickles and not spec.allow_pickle:
         raise ModelRefused(
             f"The weights of {files.where} would be loaded as Python pickles, not as safetensors.",
             "Convert them to safetensors, or trust this revision with `hearth deploy --allow-pickle`.",

@@ -23,13 +23,12 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """The names of a model's files and their sizes in bytes, where known. Folders inside it are left out.
-
-    vLLM loads nothing from those.
-    """
+    """The names of a model's files, and the sizes of those in its top folder in bytes, where known."""
 
     where: str
     sizes: dict[str, int]
+    #: All files, those in folders too.
+    names: tuple[str, ...] = ()
     #: Of the Hugging Face Hub; empty for a folder.
     commit: str = ""
 
@@ -54,7 +53,7 @@ def find(source: str, revision: str = "", token: str | None = None) -> ModelFile
     if folder.is_dir():
         if revision:
             raise ModelRefused(f"{folder} is a folder, which has no revision {revision!r}.", "Leave --revision out.")
-        return ModelFiles(where=f"The folder {folder}", sizes=_sizes_in(folder))
+        return ModelFiles(where=f"The folder {folder}", sizes=_sizes_in(folder), names=_names_in(folder))
     if not _HUB_ID.fullmatch(source) or ".." in source:
         raise ModelRefused(
             f"The folder {source!r} does not exist on this machine, and it is no Hugging Face id.",
@@ -121,7 +120,8 @@ def _files_of_id(source: str, revision: str, token: str | None) -> ModelFiles:
         return _cached(source, revision, hub, error)
     files = found.siblings or []
     sizes = {each.rfilename: each.size or 0 for each in files if "/" not in each.rfilename}
-    return ModelFiles(where=f"{source} on {hub}", sizes=sizes, commit=found.sha or "")
+    names = tuple(each.rfilename for each in files)
+    return ModelFiles(where=f"{source} on {hub}", sizes=sizes, names=names, commit=found.sha or "")
 
 
 def _cached(source: str, revision: str, hub: str, problem: Exception) -> ModelFiles:
@@ -134,8 +134,14 @@ def _cached(source: str, revision: str, hub: str, problem: Exception) -> ModelFi
             f"{hub} does not answer ({type(problem).__name__}), and {source} is not in the cache of this machine.",
             "Try again later, download it first (`hf download`), or give --source a folder.",
         ) from problem
-    return ModelFiles(where=f"{source} in {folder}", sizes=_sizes_in(folder), commit=folder.name)
+    return ModelFiles(
+        where=f"{source} in {folder}", sizes=_sizes_in(folder), names=_names_in(folder), commit=folder.name
+    )
 
 
 def _sizes_in(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
+
+
+def _names_in(folder: Path) -> tuple[str, ...]:
+    return tuple(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())

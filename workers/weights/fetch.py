@@ -16,15 +16,12 @@ import ctypes
 import errno
 import glob
 import hashlib
-import json
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +30,8 @@ from huggingface_hub import constants, errors, file_download
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import WeakFileLock, build_hf_headers  # type: ignore[attr-defined]  # exported, unlisted
 
-from workers.weights import choice, job
+from workers.weights import cached, choice, job
+from workers.weights.cached import File
 from workers.weights.job import Job, Report
 
 REPORT_SECONDS = 1.0
@@ -42,30 +40,16 @@ HUB_TIMEOUT_SECONDS = 20.0
 MOST_DOWNLOADS = 4
 #: Stays free for logs and databases that share the disk.
 RESERVE_BYTES = 256 << 20
-#: Weights are in several files with such an index, which names all of them.
-INDEX = ".index.json"
 _PR_SET_DUMPABLE = 4
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"([0-9a-f]{64})?")
 
 
 class CannotFetch(Exception):
     """The files cannot be fetched now; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File:
-    """A file of the commit. ``sha256`` is empty for a small one, of which the hub says no SHA-256."""
-
-    name: str
-    size: int
-    sha256: str
-
-    @property
-    def is_safe(self) -> bool:
-        """Return whether its paths are within the cache."""
-        parts = self.name.split("/")
-        return not {"", ".", ".."} & {*parts} and "\0" not in self.name and bool(_SHA256.fullmatch(self.sha256))
+class _Refused(CannotFetch):
+    """The hub does not give the files to this token, or has none."""
 
 
 class Fetch:
@@ -87,8 +71,8 @@ class Fetch:
         """Fetch what is missing, check everything, and return the last report. Raises CannotFetch, OSError."""
         try:
             self.files = self._listed()
-        except _HubSilent as silent:
-            self.files = self._cached(silent)
+        except (_HubSilent, _Refused) as why:
+            self.files = self._cached(why)
         for file in self.files:
             self._drop_if_damaged(file)
         self._bytes_before = self._bytes_done()
@@ -150,28 +134,23 @@ class Fetch:
         status, source = error.response.status_code, self._job.source
         said = f"{constants.ENDPOINT} says {status}" + (f": {error.server_message}" if error.server_message else "")
         if isinstance(error, errors.RevisionNotFoundError):
-            return CannotFetch(f"{source} has no commit {self._job.commit} ({said}); deploy it again")
+            return _Refused(f"{source} has no commit {self._job.commit} ({said}); deploy it again")
         if status in (401, 403) or isinstance(error, errors.GatedRepoError):
-            return CannotFetch(
+            return _Refused(
                 f"{source} is gated or private, or does not exist ({said}); accept its licence there and set a token "
                 "with `hearth model secret`"
             )
         if status == 404:
-            return CannotFetch(f"{source} does not exist ({said}), or needs a token: `hearth model secret`")
+            return _Refused(f"{source} does not exist ({said}), or needs a token: `hearth model secret`")
         return _HubSilent(said)
 
-    def _cached(self, silent: _HubSilent) -> tuple[File, ...]:
-        """Return the files of a snapshot that is complete, by its index of weights. Raises CannotFetch."""
-        found = {path.relative_to(self._snapshot).as_posix(): path for path in _files_below(self._snapshot)}
-        wanted = {name for name in found if name.endswith(choice.FORMATS)}
-        for name in [name for name in found if name.endswith(INDEX)]:
-            wanted |= set(json.loads(found[name].read_text()).get("weight_map", {}).values())
-        if not wanted or not wanted <= found.keys():
-            raise CannotFetch(f"{silent}, and {self._cache} does not have all files of {self._job.source}")
-        return tuple(
-            File(name=name, size=path.stat().st_size, sha256=_sha256_in_name(path.resolve()))
-            for name, path in found.items()
-        )
+    def _cached(self, why: Exception) -> tuple[File, ...]:
+        """Return the files if the cache has all of them, else raise CannotFetch with why the hub does not give them."""
+        if found := cached.files(self._job, self._snapshot):
+            return found
+        if isinstance(why, CannotFetch):
+            raise why
+        raise CannotFetch(f"{why}, and {self._cache} does not have all files of {self._job.source}")
 
     def _require_space(self) -> None:
         """Raise CannotFetch if the disk cannot hold what is missing."""
@@ -310,18 +289,9 @@ def _report(fetch: Fetch, ended: threading.Event) -> None:
             print(fetch.report().as_line(), flush=True)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _sha256_in_name(blob: Path) -> str:
-    """Return the SHA-256 that the name of a large file's content is; empty for another name."""
-    return blob.name if _SHA256.fullmatch(blob.name) else ""
 
 
 def _size(path: Path) -> int:

@@ -458,6 +458,12 @@ def test_code_and_pickles_of_a_model_need_to_be_allowed(known: hub.Hub, monkeypa
     (known.folder / "model.gguf").write_bytes(b"")
     with pytest.raises(ModelRefused, match="would be loaded as Python pickles"):
         deploy(SYSTEM, spec, 0)
+    (known.folder / "pytorch_model.bin").rename(known.folder / "model.safetensors")
+    (known.folder / "modules.json").write_text("[]")
+    (known.folder / "2_Dense").mkdir()
+    (known.folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelRefused, match="would be loaded as Python pickles"):
+        deploy(SYSTEM, spec, 0)
     made = deploy(SYSTEM, replace(spec, allow_pickle=True), 0)
     assert "--trust-remote-code" in made.revision.engine_args
 

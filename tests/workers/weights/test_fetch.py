@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +19,15 @@ from hearth.paths import ROOT
 from tests import hub
 from tests.hub import LARGE_BYTES, Hub
 from tests.workers.agent_processes import until
-from workers.weights import job
+from workers.weights import cached, job
 from workers.weights.job import Job, Report
 
 WEIGHTS = bytes(range(256)) * (4 * LARGE_BYTES // 256)
 #: What the library writes at once.
 CHUNK = constants.DOWNLOAD_CHUNK_SIZE
 TOKEN = "hf_" + "x" * 34
+#: Nothing listens there.
+SILENT = "http://127.0.0.1:9"
 
 
 @dataclass
@@ -37,6 +40,11 @@ class Node:
     @property
     def snapshot(self) -> Path:
         return self.folder / "home" / "hub" / "models--org--known" / "snapshots" / hub.OLD
+
+    @property
+    def tree(self) -> Path:
+        """The library's list of the commit's files."""
+        return self.snapshot.parent.parent / "trees" / f"{hub.OLD}.json"
 
     @property
     def log(self) -> Path:
@@ -188,11 +196,79 @@ def test_a_file_that_would_lie_outside_the_cache_is_refused(node: Node, name: st
 
 def test_a_silent_hub_does_no_harm_to_a_cache_that_has_all(node: Node) -> None:
     node.fetch()
-    node.hub.url = "http://127.0.0.1:9"
+    node.hub.url = SILENT
     assert node.fetch().state == "done"
     (node.snapshot / "model.safetensors").unlink()
     report = node.fetch()
     assert (report.state, "does not answer" in report.error) == ("failed", True)
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_model_that_may_not_be_read_any_more_is_used_from_the_cache(node: Node, status: int) -> None:
+    node.fetch()
+    if status == 401:
+        node.hub.gated = TOKEN
+    else:
+        node.hub.gone = True
+    assert node.fetch().state == "done"
+    (node.snapshot / "model.safetensors").unlink()
+    report = node.fetch()
+    assert (report.state, f"says {status}" in report.error) == ("failed", True)
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "unlisted"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("model-1.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
+        ("consolidated.safetensors", "model.safetensors.index.json"),
+    ],
+)
+def test_an_index_of_a_format_that_is_not_fetched_does_no_harm(
+    node: Node, names: tuple[str, ...], listed: bool
+) -> None:
+    (node.hub.folder / "model.safetensors").unlink()
+    (node.hub.folder / "pytorch_model.bin").unlink()
+    for name in names:
+        if name.endswith(cached.INDEX):
+            weights = "pytorch_model-1.bin" if "bin" in name else "model-1.safetensors"
+            (node.hub.folder / name).write_text(json.dumps({"weight_map": {"a": weights}}))
+        else:
+            (node.hub.folder / name).write_bytes(WEIGHTS)
+    assert node.fetch().state == "done"
+    if not listed:
+        node.tree.unlink()
+    node.hub.url = SILENT
+    assert node.fetch().state == "done"
+
+
+def test_a_snapshot_without_its_small_files_is_not_complete(node: Node) -> None:
+    (node.hub.folder / "tokenizer.json").write_text("{}")
+    node.fetch()
+    node.hub.url = SILENT
+    (node.snapshot / "tokenizer.json").unlink()
+    assert node.fetch().state == "failed"
+    node.tree.unlink()
+    assert node.fetch().state == "done"  # an older version of the library stored no list
+    (node.snapshot / "config.json").unlink()
+    assert node.fetch().state == "failed"
+
+
+@pytest.mark.parametrize("index", ["[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "?"])
+def test_an_index_of_another_form_names_nothing(node: Node, index: str) -> None:
+    (node.hub.folder / "model.safetensors.index.json").write_text(index)
+    node.fetch()
+    node.tree.unlink()
+    node.hub.url = SILENT
+    assert node.fetch().state == "done"
+
+
+def test_a_part_that_only_the_index_names_is_missed(node: Node) -> None:
+    (node.hub.folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-2.safetensors"}}')
+    node.fetch()
+    node.tree.unlink()
+    node.hub.url = SILENT
+    assert node.fetch().state == "failed"
 
 
 def test_pickles_are_fetched_only_where_the_format_says_so(node: Node) -> None:
