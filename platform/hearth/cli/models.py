@@ -166,17 +166,16 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     """
     with on_database(f"{name} is not deployed"):
         made, spec = deploy_as_typed(context)
-        from billing.pricing import prices
+        from hearth.provisioning.deploy import price_note
         from workers.fleet import inventory
 
         lacking = inventory.obstacles(made.name)
-        model_name = made.revision.model.name
-        is_priced = bool(prices.priced([model_name]))
+        unpriced = price_note(made.revision.model.name)
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
     if lacking:
         print(f"{lacking[:1].upper()}{lacking[1:]}.")
-    if not is_priced:
-        print(f"{model_name} has no price: its usage is unrated until you set one (page Prices, POST /api/v1/prices).")
+    if unpriced:
+        print(f"{unpriced}.")
     if spec is not None and (family_args := spec.family_args()):
         print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
 

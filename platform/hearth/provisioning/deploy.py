@@ -52,6 +52,13 @@ def deploy(
     return _deploy(actor, replace(spec, hub_token=given), replicas, pool)
 
 
+def price_note(model_name: str) -> str:
+    """Return a sentence for operators if the model has no price in the platform's book; empty if it has."""
+    if prices.priced([model_name]):
+        return ""
+    return f"{model_name} has no price: its usage is unrated until you set one (page Prices, POST /api/v1/prices)"
+
+
 @transaction.atomic
 def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> Deployment:
     name = spec.model_name()

@@ -28,7 +28,7 @@ from hearth.instance.start_options import (
     EngineChoice,
     StartOptions,
 )
-from hearth.provisioning import cluster, demo_tenants, private_file
+from hearth.provisioning import cluster, demo_tenants, deploy, private_file
 from hearth.provisioning.demo_tenants import DemoTenant
 from tenants import registry
 from tenants.audit import SYSTEM
@@ -55,6 +55,8 @@ class Bootstrapped:
     admin_password: str
     tenants: tuple[DemoTenant, ...]
     model_name: str
+    #: A sentence for operators if the model has no price, or empty.
+    price_note: str
     replicas: int
 
 
@@ -84,6 +86,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
         admin_password=settings.SECRETS.admin_password,
         tenants=demo_tenants.ensure(settings.DATA_DIR, create=demo),
         model_name=revision.model.name,
+        price_note=deploy.price_note(revision.model.name),
         replicas=needed_replicas(settings.DATA_DIR),
     )
 

@@ -123,6 +123,8 @@ class Supervisor:
             engine=engine,
             pid=os.getpid(),
         )
+        if first.price_note:
+            self._progress.log(first.price_note)
         up_file.write(self._instance, ready)
         self._progress.log("Ready")
         if show_summary:

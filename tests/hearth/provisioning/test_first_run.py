@@ -71,11 +71,15 @@ def test_an_instance_that_fell_back_takes_the_real_engine_later() -> None:
     assert Node.objects.get().name == "here"
 
 
-def test_an_instance_that_is_given_another_model_gives_up_the_first(tmp_path: Path) -> None:
+def test_another_model_takes_the_place_of_the_first_and_has_no_price(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     run()
-    run(model=str(folder), replicas=1)
+    assert run().price_note == ""
+    unpriced = "other has no price: its usage is unrated until you set one (page Prices, POST /api/v1/prices)"
+    assert run(model=str(folder), replicas=1).price_note == unpriced
     assert dict(Deployment.objects.values_list("name", "desired_replicas")) == {"hearth-tiny": 0, "other": 1}
 
 
