@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Count, Q
 
 from catalogue.models import ModelRevision
-from workers.engines.arguments import is_fetched
+from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Slot, Weights
 
 #: By revision and node, whether the files are there.
@@ -28,7 +28,7 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
         for row in Deployment.objects.filter(archived_at=None, max_replicas__gt=0).select_related("revision")
         if is_fetched(row.revision.engine, row.revision.source, row.revision.engine_args)
     ]
-    rows = list(Weights.objects.select_related("node"))
+    rows = list(Weights.objects.select_related("node", "revision"))
     if not deployments and not rows:
         return {}, set()
     pools: dict[UUID, set[UUID]] = defaultdict(set)
@@ -42,7 +42,7 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
     for row in rows:
         if row.id not in gone:
             found[row.revision_id][row.node_id] = row.state == Weights.State.READY
-    touched = _create(deployments, pools, set(live), found)
+    touched = _create(deployments, pools, set(live), found, [row for row in rows if row.state == Weights.State.READY])
     return found, touched
 
 
@@ -58,18 +58,33 @@ def _create(
     pools: Mapping[UUID, set[UUID]],
     live: set[UUID],
     found: dict[UUID, dict[UUID, bool]],
+    rows: Iterable[Weights],
 ) -> set[UUID]:
-    """Create the missing rows and add them to ``found``; return their nodes."""
+    """Create the missing rows and add them to ``found``; return their nodes.
+
+    A row is ready where one of the ``rows``, which are ready, has the same files.
+    """
     counted = Count("slots", filter=Q(slots__health=Slot.Health.OK))
     nodes = list(Node.objects.filter(id__in=live).annotate(slot_count=counted).order_by("name"))
     touched: set[UUID] = set()
     for deployment in deployments:
         if not deployment.desired_replicas:
             continue
+        same = {row.node_id: row for row in rows if _files(row.revision) == _files(deployment.revision)}
         for node in nodes:
             fits = node.pool_id in pools[deployment.id] and node.slot_count >= deployment.slots_per_replica
-            if fits and node.id not in found[deployment.revision_id]:
-                Weights.objects.create(node=node, revision_id=deployment.revision_id)
-                found[deployment.revision_id][node.id] = False
-                touched.add(node.id)
+            if not fits or node.id in found[deployment.revision_id]:
+                continue
+            row = Weights(node=node, revision_id=deployment.revision_id)
+            if (there := same.get(node.id)) is not None:
+                row.state, row.folder = Weights.State.READY, there.folder
+                row.bytes_done, row.bytes_total = there.bytes_done, there.bytes_total
+            row.save()
+            found[deployment.revision_id][node.id] = there is not None
+            touched.add(node.id)
     return touched
+
+
+def _files(revision: ModelRevision) -> tuple[str, str, str]:
+    """Return what the files depend on: a revision with another option of the engine has the same."""
+    return revision.source, commit_of(revision.engine_args), load_format(revision.engine_args)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from django.db.models.functions import Now
+
 from catalogue.models import ModelRevision
 from tenants.audit import SYSTEM
 from tenants.ids import new_id
 from tests import hub
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.fleet import deployments, inventory
-from workers.models import Replica, SlotLease, Weights
+from workers.models import Deployment, Replica, SlotLease, Weights
 from workers.scheduler import reconciler
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, plan
 
@@ -80,6 +83,46 @@ def test_files_stay_wanted_at_zero_and_go_with_the_deployment(fleet: Fleet) -> N
     deployments.archive(SYSTEM, fleet.revision.model)
     reconciler.tick()
     assert not Weights.objects.exists()
+
+
+def replaced(fleet: Fleet, *arguments: str) -> None:
+    """Give the fleet's deployment a revision with the same source."""
+    ModelRevision.objects.update(superseded_at=Now())
+    revision = ModelRevision.objects.create(
+        model=fleet.revision.model,
+        source=hub.MODEL,
+        digest="2" * 64,
+        engine="vllm",
+        engine_args=[*arguments],
+        context_length_tokens=0,
+    )
+    Deployment.objects.update(revision=revision)
+
+
+def test_another_option_of_the_engine_needs_no_fetch(fleet: Fleet) -> None:
+    of_hub(fleet)
+    fleet.deploy(1)
+    reconciler.tick()
+    ready("n1")
+    replaced(fleet, "--revision", hub.OLD, "--max-num-seqs", "2")
+    reconciler.tick()
+    row = Weights.objects.get()
+    assert (row.revision.digest, row.state, row.folder, row.bytes_total) == ("2" * 64, "ready", "/cache", 9)
+    assert Replica.objects.filter(revision=row.revision).exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--revision", hub.NEW), ("--revision", hub.OLD, "--load-format", "mistral")], ids=" ".join
+)
+def test_other_files_are_fetched(fleet: Fleet, arguments: tuple[str, ...]) -> None:
+    of_hub(fleet)
+    fleet.deploy(1)
+    reconciler.tick()
+    ready("n1")
+    replaced(fleet, *arguments)
+    reconciler.tick()
+    row = Weights.objects.get()
+    assert (row.revision.digest, row.state) == ("2" * 64, "wanted")
 
 
 def test_the_fleet_says_how_far_the_files_are(fleet: Fleet) -> None:
