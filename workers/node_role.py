@@ -60,7 +60,7 @@ DELETE = ("billing_waloffset",)
 _PROCESS = "pid, pid_start_ticks, boot_id"
 #: The columns of each table that a node may change.
 UPDATE: Mapping[str, str] = {
-    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key",
+    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch",
     "workers_slot": "index, memory_bytes, health, fault",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",

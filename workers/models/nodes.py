@@ -65,6 +65,9 @@ class Node(models.Model):
     cordoned = models.BooleanField(default=False)
     #: Fingerprint of the newest engine key of its agent. Empty: the agent is of a version that had one key.
     engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
+    #: The epoch of its last agent that fetches models' files. Another than ``epoch``: its agent is of a version whose
+    #: engines download by themselves.
+    fetching_epoch = models.BigIntegerField(default=0, db_default=0)
 
     def __str__(self) -> str:
         return self.name

@@ -11,6 +11,7 @@ from uuid import UUID
 #: The order in which replicas are given up: those that serve no requests first.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
+WeightsState = Literal["wanted", "fetching", "ready", "failed"]
 StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
 
 
@@ -66,12 +67,12 @@ class DeploymentView:
     import_class: str
     slots_per_replica: int = 1
     prepared: Mapping[UUID, int] = field(default_factory=dict)
-    #: By node, whether it has the model's files; None if no node has to fetch them.
-    weights: Mapping[UUID, bool] | None = None
+    #: By node, the state of the model's files there; None if no node has to fetch them.
+    weights: Mapping[UUID, WeightsState] | None = None
 
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
-        return self.weights is None or self.weights.get(node_id, False)
+        return self.weights is None or self.weights.get(node_id) == "ready"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +121,15 @@ class _FreeSlots:
         return min(offered, key=lambda node: self._cost(node, deployment), default=None)
 
     def is_fetching(self, deployment: DeploymentView) -> bool:
-        """Return whether a node that has slots for a replica lacks only the model's files."""
-        return any(
+        """Return whether a node that has slots for a replica lacks only the model's files, and fetches them.
+
+        Where the last attempt failed, nobody knows whether the next one will do better.
+        """
+        coming = {"wanted", "fetching"}
+        return deployment.weights is not None and any(
             node.pool_id in deployment.pool_ids
             and self.slots[node.id] >= deployment.slots_per_replica
-            and not deployment.has_weights(node.id)
+            and deployment.weights.get(node.id) in coming
             for node in self.nodes
         )
 

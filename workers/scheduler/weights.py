@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import cast
 from uuid import UUID
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 
 from catalogue.models import ModelRevision
 from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Slot, Weights
+from workers.scheduler.placement import WeightsState
 
-#: By revision and node, whether the files are there.
-Fetched = Mapping[UUID, Mapping[UUID, bool]]
+#: By revision and node, the state of the files.
+Fetched = Mapping[UUID, Mapping[UUID, WeightsState]]
 
 
 def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
@@ -38,10 +40,10 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
     gone = [row.id for row in rows if (row.node.pool_id, row.revision_id) not in kept]
     if gone:
         Weights.objects.filter(id__in=gone).delete()
-    found: dict[UUID, dict[UUID, bool]] = defaultdict(dict)
+    found: dict[UUID, dict[UUID, WeightsState]] = defaultdict(dict)
     for row in rows:
         if row.id not in gone:
-            found[row.revision_id][row.node_id] = row.state == Weights.State.READY
+            found[row.revision_id][row.node_id] = cast(WeightsState, row.state)
     touched = _create(deployments, pools, set(live), found, [row for row in rows if row.state == Weights.State.READY])
     return found, touched
 
@@ -50,6 +52,8 @@ def are_ready(revision: ModelRevision, node_id: UUID) -> bool:
     """Return whether a replica of the revision can start on the node without waiting for files."""
     if not is_fetched(revision.engine, revision.source, revision.engine_args):
         return True
+    if not Node.objects.filter(id=node_id, fetching_epoch=F("epoch")).exists():
+        return True
     return Weights.objects.filter(node_id=node_id, revision=revision, state=Weights.State.READY).exists()
 
 
@@ -57,7 +61,7 @@ def _create(
     deployments: Iterable[Deployment],
     pools: Mapping[UUID, set[UUID]],
     live: set[UUID],
-    found: dict[UUID, dict[UUID, bool]],
+    found: dict[UUID, dict[UUID, WeightsState]],
     rows: Iterable[Weights],
 ) -> set[UUID]:
     """Create the missing rows and add them to ``found``; return their nodes.
@@ -72,6 +76,9 @@ def _create(
             continue
         same = {row.node_id: row for row in rows if _files(row.revision) == _files(deployment.revision)}
         for node in nodes:
+            if node.fetching_epoch != node.epoch:  # its agent is of a version whose engines download by themselves
+                found[deployment.revision_id][node.id] = "ready"
+                continue
             fits = node.pool_id in pools[deployment.id] and node.slot_count >= deployment.slots_per_replica
             if not fits or node.id in found[deployment.revision_id]:
                 continue
@@ -80,7 +87,7 @@ def _create(
                 row.state, row.folder = Weights.State.READY, there.folder
                 row.bytes_done, row.bytes_total = there.bytes_done, there.bytes_total
             row.save()
-            found[deployment.revision_id][node.id] = there is not None
+            found[deployment.revision_id][node.id] = cast(WeightsState, row.state)
             touched.add(node.id)
     return touched
 

@@ -10,10 +10,11 @@ from tenants.audit import SYSTEM
 from tenants.ids import new_id
 from tests import hub
 from tests.workers.conftest import Fleet, add_node, expire_lease
+from workers.agent.store.replica_rows import NodeRows
 from workers.fleet import deployments, inventory
-from workers.models import Deployment, Replica, SlotLease, Weights
-from workers.scheduler import reconciler
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, plan
+from workers.models import Deployment, Node, Replica, SlotLease, Weights
+from workers.scheduler import reconciler, weights
+from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, WeightsState, plan
 
 
 def of_hub(fleet: Fleet) -> ModelRevision:
@@ -140,22 +141,40 @@ def test_the_fleet_says_how_far_the_files_are(fleet: Fleet) -> None:
     assert inventory.obstacles("chat") == ""
 
 
-def test_a_drained_replica_serves_on_while_another_node_fetches() -> None:
-    pool, here, there, chat = new_id(), new_id(), new_id(), new_id()
+def test_an_agent_of_a_version_that_does_not_fetch_gets_replicas(fleet: Fleet) -> None:
+    revision = of_hub(fleet)
+    Node.objects.update(epoch=3)
+    fleet.deploy(1)
+    reconciler.tick()
+    assert (Weights.objects.count(), Replica.objects.count()) == (0, 1)
+    assert weights.are_ready(revision, fleet.node.id)
+    taken = NodeRows.take("n1")
+    Replica.objects.update(desired_state="stopped")
+    reconciler.tick()
+    assert (Weights.objects.get().state, Replica.objects.count()) == ("wanted", 1)
+    assert not weights.are_ready(revision, taken.node_id)
+
+
+@pytest.mark.parametrize(
+    ("state", "steps"),
+    [
+        ("wanted", (0, 0)),
+        ("fetching", (0, 0)),
+        ("ready", (1, 0)),
+        # The operator wants the slots, and no other node is about to have the files.
+        ("failed", (0, 1)),
+    ],
+)
+def test_a_drained_replica_serves_on_while_another_node_fetches(state: WeightsState, steps: tuple[int, int]) -> None:
+    pool, here, there = new_id(), new_id(), new_id()
     leaving = ReplicaView(id=new_id(), state="ready", node_id=here, pool_id=pool, requests=0, leaving=True)
-    nodes = [NodeView(id=there, name="there", pool_id=pool, replicas=0, free=1)]
-
-    def steps(fetched: bool) -> tuple[int, int]:
-        view = DeploymentView(
-            id=chat,
-            desired=1,
-            pool_ids=(pool,),
-            replicas=(leaving,),
-            import_class="vllm",
-            weights={there: fetched},
-        )
-        found = plan([view], nodes)
-        return len(found.place), len(found.stop)
-
-    assert steps(False) == (0, 0)
-    assert steps(True) == (1, 0)
+    view = DeploymentView(
+        id=new_id(),
+        desired=1,
+        pool_ids=(pool,),
+        replicas=(leaving,),
+        import_class="vllm",
+        weights={there: state},
+    )
+    found = plan([view], [NodeView(id=there, name="there", pool_id=pool, replicas=0, free=1)])
+    assert (len(found.place), len(found.stop)) == steps

@@ -133,11 +133,12 @@ class NodeRows:
             if node is None:
                 raise NotFound("node", name)
             node.epoch += 1
+            node.fetching_epoch = node.epoch
             node.boot_id = processes.boot_id()
             node.agent_pid = os.getpid()
             node.address = settings.NODE_ADDRESS
             node.engine_key = engine_keys.newest()
-            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address", "engine_key"])
+            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address", "engine_key", "fetching_epoch"])
         return cls(node)
 
     def register(self, devices: Iterable[Device]) -> None:
