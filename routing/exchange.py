@@ -52,6 +52,8 @@ class _Prompt(msgspec.Struct, array_like=True):
     #: Its session, and the mark of that session's home; without one, and from earlier releases, empty and 0.
     session: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
     home: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
+    #: As ``more_tokens``, of host memory; from earlier releases 0.
+    more_in_host: _Count = 0
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -78,14 +80,14 @@ class Exchange:
         self._host = router.state.name
         self._process = secrets.token_bytes(16)
         self._clock = clock
-        self._prompts: deque[tuple[Choice, int, float]] = deque()
+        self._prompts: deque[tuple[Choice, int, int, float]] = deque()
         self._links = 0
         #: What each remote process had sent to each replica by its last message, in seconds of work.
         self._sent: dict[bytes, dict[bytes, float]] = {}
 
-    def used(self, choice: Choice, more_tokens: int) -> None:
+    def used(self, choice: Choice, more_tokens: int, more_in_host: int) -> None:
         """Note a prompt for the next message; see ``Router.on_used``."""
-        self._prompts.append((choice, more_tokens, self._clock()))
+        self._prompts.append((choice, more_tokens, more_in_host, self._clock()))
         self._links += len(choice.prefix.hashes)
         while self._links > MAX_LINKS:
             self._links -= len(self._prompts.popleft()[0].prefix.hashes)
@@ -93,7 +95,7 @@ class Exchange:
     def pack(self) -> bytes:
         """Return the message for the other hosts."""
         now = self._clock()
-        prompts = [self._packed(choice, more_tokens, now - at) for choice, more_tokens, at in self._prompts]
+        prompts = [self._packed(choice, more, in_host, now - at) for choice, more, in_host, at in self._prompts]
         self._prompts.clear()
         self._links = 0
         rows = {key: _shifted(row, -now, latest=0.0) for key, row in self._router.rows().items()}
@@ -129,15 +131,16 @@ class Exchange:
         links = 0
         for prompt in told.prompts:
             prefix = _unpacked(prompt)
-            self._router.used_elsewhere(prompt.replica, prefix, prompt.more_tokens, now - prompt.age)
+            at = now - prompt.age
+            self._router.used_elsewhere(prompt.replica, prefix, prompt.more_tokens, prompt.more_in_host, at)
             if prompt.session and prompt.home:
-                self._router.sessions.settle(prompt.session, prompt.home, now - prompt.age)
+                self._router.sessions.settle(prompt.session, prompt.home, at)
             links += 1 + len(prefix.hashes)
             if links > TURN_LINKS:
                 links = 0
                 yield
 
-    def _packed(self, choice: Choice, more_tokens: int, age: float) -> _Prompt:
+    def _packed(self, choice: Choice, more_tokens: int, more_in_host: int, age: float) -> _Prompt:
         prefix, session = choice.prefix, choice.session
         home = None if session is None else self._router.sessions.home(session, self._clock(), LONGEST_TTL_SECONDS)
         return _Prompt(
@@ -149,6 +152,7 @@ class Exchange:
             ends=b"".join(end.to_bytes(_END_BYTES) for end in prefix.ends),
             session=session or b"",
             home=home or 0,
+            more_in_host=more_in_host,
         )
 
 

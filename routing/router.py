@@ -172,7 +172,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prefix: PrefixHashes
     tenant: bytes = b""
     session: bytes | None = None
-    #: How much of the prompt was warm, in links, when it was sent; and its use of the cache.
+    #: How much of the prompt was warm, host memory included, in links, when it was sent; and its use of the cache.
     depth: int
     use: Use
     sent_at: float
@@ -214,9 +214,9 @@ class Router:
         self._looked_at = 0.0
         #: Processes on other hosts send requests to the same replicas, unknown to this one.
         self.has_peers = False
-        #: Gets each prompt that was used, and how many tokens its engine computed beyond those that were new, for the
-        #: other hosts: when its answer begins, and when it is complete.
-        self.on_used: Callable[[Choice, int], None] | None = None
+        #: Gets each prompt that was used, for the other hosts, and how many tokens more than were new are in the cache,
+        #: and in host memory: when its answer begins, and when it is complete.
+        self.on_used: Callable[[Choice, int, int], None] | None = None
 
     def choose(
         self,
@@ -349,7 +349,7 @@ class Router:
         known.cache.hold(choice.use)
         prefill_seconds = known.load.answered(choice, choice.sent_at, now)
         if self.on_used is not None:
-            self.on_used(choice, 0)
+            self.on_used(choice, 0, 0)
         return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=known.load.requests(now), streamed=streamed)
 
     def learn(
@@ -367,7 +367,7 @@ class Router:
         used what it holds.
         """
         known, now = choice.known, self._clock()
-        reloaded = min(choice.host_tokens, cached_tokens or 0)
+        reloaded, in_host = min(choice.host_tokens, cached_tokens or 0), 0
         if cached_tokens is not None:
             total = computed_tokens + cached_tokens
             expected = choice.held_tokens * total // max(1, choice.prefix.tokens)
@@ -379,9 +379,9 @@ class Router:
         more = completion_tokens + computed_tokens + reloaded - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
         if cached_tokens is not None:
-            known.cache.scale(choice.use, (computed_tokens + cached_tokens) / max(1, choice.prefix.tokens))
+            in_host = known.cache.scale(choice.use, (computed_tokens + cached_tokens) / max(1, choice.prefix.tokens))
         if self.on_used is not None:
-            self.on_used(choice, more)
+            self.on_used(choice, more, in_host)
         if start.streamed:
             batch = (start.batch + known.load.requests(now)) / 2
             known.load.learn_decoding(completion_tokens, now - start.at, batch)
@@ -397,10 +397,10 @@ class Router:
         known, now = choice.known, self._clock()
         known.tokens -= choice.added_tokens
         known.tokens_each += (choice.added_tokens - known.tokens_each) / RECENT_REQUESTS
-        known.in_use.pop(choice, None)
+        used_at = known.in_use.pop(choice, choice.use.stamp)
         if not answered:
             known.load.withdraw(choice, choice.prefill, now)
-            self._warm.drop(choice.prefix, choice.depth, known.cache)
+            self._warm.drop(choice.prefix, choice.depth, known.cache, choice.use, used_at)
             return
         known.load.end(choice, now)
         if choice.use.stamp < known.cache.present:  # engines release its prompt now
@@ -443,13 +443,14 @@ class Router:
             if known.memory.shared and known.memory.key in told:
                 known.load.follow_remote(process, told[known.memory.key], work[known.memory.key], now)
 
-    def used_elsewhere(self, key: bytes, prefix: PrefixHashes, more_tokens: int, at: float) -> None:
-        """Record that a replica, by the key of its places, used a prompt that another host sent it."""
+    def used_elsewhere(self, key: bytes, prefix: PrefixHashes, more_tokens: int, more_in_host: int, at: float) -> None:
+        """Record that a replica, by the key of its places, used a prompt that another host sent it; see on_used."""
         for known in self._replicas.values():
             if known.memory.key == key:
                 use = self._warm.use(prefix, known.cache, _ticks(at))
                 known.cache.hold(use)
                 known.cache.add(more_tokens, use.stamp)
+                known.cache.add_in_host(more_in_host, use.stamp)
 
     def _correct(self, choice: Choice) -> None:
         """Believe that a prompt was not held; with a second one of another beginning, that its age is evicted.

@@ -110,16 +110,22 @@ class ReplicaCache:
     def hold(self, use: Use) -> None:
         """Count what was new in a prompt as computed, and held from then on."""
         self.add(use.new_tokens, use.stamp)
-        if self.host is not None:
-            self.host.add(use.new_in_host, use.stamp)
+        self.add_in_host(use.new_in_host, use.stamp)
 
-    def scale(self, use: Use, factor: float) -> None:
+    def add_in_host(self, tokens: int, stamp: int) -> None:
+        """Count tokens as used at ``stamp`` in host memory; negative: so many fewer than were counted."""
+        if self.host is not None:
+            self.host.add(tokens, stamp)
+
+    def scale(self, use: Use, factor: float) -> int:
         """Correct what host memory was taken to hold of a prompt that has ``factor`` times as many tokens.
 
-        Answers are not copied there, so what an engine computed beyond the prompt counts for the cache alone.
+        Answers are not copied there, so what an engine computed beyond the prompt counts for the cache alone. Returns
+        how many tokens that added.
         """
-        if self.host is not None:
-            self.host.add(int(use.new_in_host * (factor - 1)), use.stamp)
+        more = int(use.new_in_host * (factor - 1))
+        self.add_in_host(more, use.stamp)
+        return more
 
     def correct(self, use: Use) -> None:
         """Evict what was last used as long ago as a prompt was, because its engine no longer held it."""
@@ -177,6 +183,17 @@ class HostMemory(ReplicaCache):
                     self.move(tokens, before)
         return new, earliest
 
+    def put_back(self, tokens: int, stamp: int, before: int) -> None:
+        """Count tokens that were used at ``stamp`` as last used ``before`` that, because that use did not happen."""
+        if stamp < self.oldest:
+            return
+        words = self._words
+        words[_TOKENS + self._slice(stamp) % _RING] -= tokens
+        if before < self.oldest:
+            words[_HELD] -= tokens
+        else:
+            words[_TOKENS + self._slice(before) % _RING] += tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -186,9 +203,10 @@ class Use:
     new_tokens: int
     #: The earliest such time; equal to ``stamp`` if nothing was held.
     before: int
-    #: The same of host memory.
+    #: The same of host memory; and how many leading links were in the cache, where there is host memory.
     new_in_host: int = 0
     before_in_host: int = 0
+    cached_links: int = 0
 
 
 class WarmPrefixes:
@@ -271,17 +289,32 @@ class WarmPrefixes:
                 spans.append((end - start, before))
             start = end
         cache.move(moved, moved_from)
-        in_host = host.renew(spans, stamp) if host is not None else (0, 0)
-        return Use(stamp, new_tokens, earliest, *in_host)
+        if host is None:
+            return Use(stamp, new_tokens, earliest)
+        cached = next((number for number, (_, before) in enumerate(spans) if before < oldest), len(spans))
+        return Use(stamp, new_tokens, earliest, *host.renew(spans, stamp), cached)
 
-    def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache) -> None:
-        """Record that a replica does not hold a prompt beyond its first links, because it was not computed."""
-        entries = self._entries
-        for link in prefix.hashes[depth:]:
+    def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache, use: Use, used_at: int) -> None:
+        """Record that a replica does not hold a prompt beyond its first links, because it was not computed.
+
+        ``depth``: the links that it held before the ``use``. Those that were in host memory alone were last used when
+        they were before. ``used_at``: when the prompt was last counted as used for this request.
+        """
+        entries, host = self._entries, cache.host
+        kept = depth if host is None else min(depth, use.cached_links)
+        put_back = 0
+        for number, link in enumerate(prefix.hashes[kept:], start=kept):
             place, tag = self._place(link, cache)
             for at in range(place, place + WAYS):
-                if entries[at] & ~_STAMP == tag:
+                if entries[at] & ~_STAMP != tag:
+                    continue
+                if number >= depth:
                     entries[at] = 0
+                elif entries[at] & _STAMP == used_at:  # no other request has used it since
+                    entries[at] = tag | use.before_in_host
+                    put_back += prefix.tokens_of(number + 1) - prefix.tokens_of(number)
+        if host is not None and put_back:
+            host.put_back(put_back, used_at, use.before_in_host)
 
     def _is_warm(self, link: bytes, cache: ReplicaCache, oldest: int) -> bool:
         place, tag = self._place(link, cache)

@@ -11,7 +11,7 @@ from catalogue import routing_policy
 from routing import decision_record, explanation
 from routing.reload_speed import LEAST_TOKENS, PRIOR_SECONDS_PER_TOKEN, ReloadSpeed
 from routing.router import Boot, Candidate, Choice, Router
-from routing.shared_state import private
+from routing.shared_state import private, private_place
 from routing.warm_prefixes import ReplicaCache
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_exchange import Elsewhere, Host, tell
@@ -207,6 +207,59 @@ def test_one_answer_teaches_a_bounded_factor_and_a_short_reload_nothing() -> Non
     for _ in range(400):
         speed.learn(-1.0, 20_000)
     assert 0 < speed.seconds_per_token < PRIOR_SECONDS_PER_TOKEN / 100
+
+
+def test_a_request_that_is_not_answered_leaves_its_prompt_in_host_memory_alone(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    before = cost(router, clock, HELD)
+    for _ in range(100):
+        clock.now += 1
+        router.finish(router.choose(ask(user("first" + LONG), user("new" * 1000)), [HELD]), answered=False)
+    after = cost(router, clock, HELD)
+    assert after.warm_tokens == after.host_tokens == before.host_tokens > 9_000
+    assert cost(router, clock, HELD, "other  7" + LONG).host_tokens == 0
+    fill(router, clock, HELD, 12, "more")
+    assert cost(router, clock, HELD, "other  1" + LONG).host_tokens > 9_000  # nothing was counted that made no room
+
+
+def test_a_use_that_is_taken_back_changes_no_count_of_host_memory() -> None:
+    memory = private_place()
+    table = table_of(1 << 16)
+    cache = ReplicaCache(50 * LINK_TOKENS, memory, host_capacity=200 * LINK_TOKENS)
+    for now in range(1, 150):
+        cache.hold(table.use(chain(now, 1000 + now), cache, now))
+    asked = chain(80, 1080, 5000)
+    reach = table.reach(asked, cache, table.depth(asked, cache))
+    assert cache.host is not None
+    cache.host.advance(150)
+    before = list(memory.host)
+    use = table.use(asked, cache, 151)
+    assert (use.cached_links, reach) == (0, 2)
+    assert list(memory.host) != before
+    table.drop(asked, reach, cache, use, use.stamp)
+    assert list(memory.host) == before
+    assert (table.depth(asked, cache), table.reach(asked, cache, 0)) == (0, 2)
+
+
+def test_hosts_correct_alike_what_was_estimated_too_large(clock: Clock) -> None:
+    hosts = [Host(clock), Host(Elsewhere(clock))]
+    for host in hosts:
+        host.router.follow({HELD: TIERS})
+    there = hosts[0].router
+    fill(there, clock, HELD, 8, "early")
+    tell(hosts, clock)
+    for number in range(4):
+        image = there.choose(ask(user(f"image{number}" + LONG * 3)), [HELD])
+        answer(there, image, computed_tokens=1500, cached_tokens=0)
+        clock.now += 1
+        tell(hosts, clock)
+    fill(there, clock, HELD, 8, "late")
+    tell(hosts, clock)
+    asked = [ask(user(f"early{number:3}" + LONG)) for number in range(8)]
+    own = [there.costs(each, [HELD], clock.now)[0].warm_tokens for each in asked]
+    told = [hosts[1].router.costs(each, [HELD], clock.now + 5000.0)[0].warm_tokens for each in asked]
+    assert told == own
+    assert min(own) > 9_000
 
 
 def test_a_request_behind_others_teaches_nothing_of_reloading(router: Router, clock: Clock) -> None:

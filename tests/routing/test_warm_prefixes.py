@@ -106,8 +106,9 @@ def test_what_was_not_computed_evicts_nothing_and_is_dropped() -> None:
     used(table, chain(1, 2), cache, 1)
     for now in range(2, 200):
         asked = chain(1, 2, *range(now * 100, now * 100 + 90))
-        assert table.use(asked, cache, now).new_tokens == 90 * LINK_TOKENS
-        table.drop(asked, 2, cache)
+        use = table.use(asked, cache, now)
+        assert use.new_tokens == 90 * LINK_TOKENS
+        table.drop(asked, 2, cache, use, use.stamp)
         assert table.depth(asked, cache) == 2
     assert table.depth(chain(1, 2), cache) == 2
 
