@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+from math import exp
+
+from routing.replica_load import LARGEST_SURPRISE, MEMORY, MEMORY_SECONDS
+
 #: Assumed seconds of a token, and how many tokens that guess weighs beside what is learned: 128 KiB of keys and values,
 #: as of a model with 8 billion parameters, at 25 GB a second, about what PCIe 4.0 with 16 lanes reaches.
 PRIOR_SECONDS_PER_TOKEN = 131_072 / 25e9
 PRIOR_TOKENS = 16_384.0
-#: What one more answer leaves of what was learned before.
-MEMORY = 0.98
-#: One answer teaches at most this multiple of what was expected.
-LARGEST_SURPRISE = 4.0
-#: A copy of fewer tokens is not told apart from the rest of an answer's time.
-LEAST_TOKENS = 1024
+#: A copy of fewer tokens is not told apart from the rest of an answer's time: so many are assumed to take 43 ms.
+LEAST_TOKENS = 8192
 
 
 class ReloadSpeed:
-    """The mean of the answers that showed it, of which later ones count more."""
+    """The mean of the answers that showed it, of which later ones count more; without answers it fades to the guess."""
 
-    __slots__ = ("_seconds", "_tokens")
+    __slots__ = ("_learned_at", "_seconds", "_tokens")
 
     def __init__(self) -> None:
-        self._seconds = PRIOR_SECONDS_PER_TOKEN * PRIOR_TOKENS
-        self._tokens = PRIOR_TOKENS
+        self._seconds = self._tokens = self._learned_at = 0.0
 
-    @property
-    def seconds_per_token(self) -> float:
+    def seconds_per_token(self, now: float) -> float:
         """Return how long the copy of one token takes."""
-        return self._seconds / self._tokens
+        kept = self._kept(now)
+        seconds = self._seconds * kept + PRIOR_SECONDS_PER_TOKEN * PRIOR_TOKENS
+        return seconds / (self._tokens * kept + PRIOR_TOKENS)
 
-    def learn(self, seconds: float, tokens: int) -> None:
-        """Record that the copy of so many tokens took so long; fewer than LEAST_TOKENS teach nothing."""
+    def unsure(self, now: float) -> float:
+        """Return the share of the guess in what is believed, 0 to 1."""
+        return PRIOR_TOKENS / (PRIOR_TOKENS + self._tokens * self._kept(now))
+
+    def learn(self, seconds: float, tokens: int, now: float, *, most: float) -> None:
+        """Record that the copy of so many tokens took so long; fewer than LEAST_TOKENS teach nothing.
+
+        One answer teaches a bounded factor, and at ``most`` so many seconds.
+        """
         if tokens < LEAST_TOKENS:
             return
-        seconds = min(max(0.0, seconds), LARGEST_SURPRISE * tokens * self.seconds_per_token)
-        self._seconds = self._seconds * MEMORY + seconds
-        self._tokens = self._tokens * MEMORY + tokens
+        expected = tokens * self.seconds_per_token(now)
+        seconds = min(max(0.0, seconds), expected * LARGEST_SURPRISE, most)
+        kept = MEMORY * self._kept(now)
+        self._seconds = self._seconds * kept + seconds
+        self._tokens = self._tokens * kept + tokens
+        self._learned_at = now
+
+    def _kept(self, now: float) -> float:
+        return exp(min(0.0, self._learned_at - now) / MEMORY_SECONDS)

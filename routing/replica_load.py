@@ -155,6 +155,11 @@ class LoadEstimate(msgspec.Struct, frozen=True, gc=False):
         """Return the prefill speed; ``typical`` is that of its fellows."""
         return (self.learned_seconds + typical * PRIOR_TOKENS) / (self.learned_tokens + PRIOR_TOKENS)
 
+    @property
+    def unsure(self) -> float:
+        """Return the share of the guess in the prefill speed, 0 to 1."""
+        return PRIOR_TOKENS / (self.learned_tokens + PRIOR_TOKENS)
+
     def displaced(self, seconds: float, *, usual_arrivals: float = 0.0, newness: float = 0.0) -> float:
         """Return how long, in all, the requests that are about to arrive will wait for one more of this many seconds.
 

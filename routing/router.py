@@ -143,6 +143,20 @@ class _Known:
         self.contradicted: bytes | None = None
         self.drift = Drift()
 
+    def learn_reloaded(self, seconds: float, computed_tokens: int, reloaded_tokens: int, now: float) -> None:
+        """Learn from a prompt that took so long, and of which a part was reloaded.
+
+        What it took beyond what was expected, or less, is due to computing or copying: more of it to the one of which
+        less is known, in seconds.
+        """
+        rate = self.load.seconds_per_token(now)
+        computing, copying = computed_tokens * rate, reloaded_tokens * self.reload.seconds_per_token(now)
+        unsure = computing**2 * self.load.estimate(now).unsure
+        share = unsure / (unsure + copying**2 * self.reload.unsure(now))
+        surprise = seconds - computing - copying
+        self.load.learn(max(0.0, computing + share * surprise), computed_tokens, now)
+        self.reload.learn(copying + (1 - share) * surprise, reloaded_tokens, now, most=reloaded_tokens * rate)
+
     def newness(self, now: float, oldest: float) -> float:
         """Return 1 for a replica that was met now while others were long known, and less the longer it is known.
 
@@ -192,6 +206,8 @@ class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds: float
     batch: float
     streamed: bool
+    #: It was streamed, and from when it was sent until it began its replica had nothing else to compute or to copy.
+    alone: bool = False
 
 
 class Router:
@@ -313,7 +329,9 @@ class Router:
                     depth=reach,
                     backlog=load.backlog,
                     prefill=prefill,
-                    reload=in_host * replica.reload.seconds_per_token,
+                    # An engine to which copies seem dearer than computing costs no more than one that must compute:
+                    # otherwise it would get no request that shows the contrary.
+                    reload=min(in_host, request.most_prompt_tokens) * min(replica.reload.seconds_per_token(now), rate),
                     displaced=load.displaced(
                         prefill + leaving, usual_arrivals=usual_arrivals, newness=replica.newness(now, oldest)
                     ),
@@ -350,7 +368,16 @@ class Router:
         prefill_seconds = known.load.answered(choice, choice.sent_at, now)
         if self.on_used is not None:
             self.on_used(choice, 0, 0)
-        return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=known.load.requests(now), streamed=streamed)
+        return AnswerStart(
+            at=now,
+            prefill_seconds=prefill_seconds,
+            batch=known.load.requests(now),
+            streamed=streamed,
+            alone=streamed
+            and choice.was_first
+            and known.load.last_sent_at <= choice.sent_at
+            and prefill_seconds >= now - choice.sent_at,
+        )
 
     def learn(
         self,
@@ -367,10 +394,13 @@ class Router:
         used what it holds.
         """
         known, now = choice.known, self._clock()
-        reloaded, in_host = min(choice.host_tokens, cached_tokens or 0), 0
+        reloaded = in_host = 0
         if cached_tokens is not None:
             total = computed_tokens + cached_tokens
-            expected = choice.held_tokens * total // max(1, choice.prefix.tokens)
+            expected, expected_reload = (
+                tokens * total // max(1, choice.prefix.tokens) for tokens in (choice.held_tokens, choice.host_tokens)
+            )
+            reloaded = max(0, min(expected_reload, cached_tokens - (expected - expected_reload)))
             if expected - cached_tokens > max(LEAST_CORRECTED_TOKENS, expected * MISSING_SHARE):
                 self._correct(choice)
             elif expected > LEAST_CORRECTED_TOKENS:
@@ -385,12 +415,10 @@ class Router:
         if start.streamed:
             batch = (start.batch + known.load.requests(now)) / 2
             known.load.learn_decoding(completion_tokens, now - start.at, batch)
-        if (start.streamed or completion_tokens <= 1) and not reloaded:
+        if not reloaded and (start.streamed or completion_tokens <= 1):
             known.load.learn(start.prefill_seconds, max(1, computed_tokens), now)
-        elif start.streamed and choice.was_first and start.prefill_seconds >= start.at - choice.sent_at:
-            # Nothing else was computed while it waited.
-            prefill = computed_tokens * known.load.seconds_per_token(now)
-            known.reload.learn(start.prefill_seconds - prefill, reloaded)
+        elif reloaded and start.alone:
+            known.learn_reloaded(start.prefill_seconds, computed_tokens, reloaded, now)
 
     def finish(self, choice: Choice, *, answered: bool) -> None:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""

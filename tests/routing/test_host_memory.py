@@ -10,6 +10,7 @@ import pytest
 from catalogue import routing_policy
 from routing import decision_record, explanation
 from routing.reload_speed import LEAST_TOKENS, PRIOR_SECONDS_PER_TOKEN, ReloadSpeed
+from routing.replica_load import PRIOR_SECONDS_PER_TOKEN as PRIOR_COMPUTING
 from routing.router import Boot, Candidate, Choice, Router
 from routing.shared_state import private, private_place
 from routing.warm_prefixes import ReplicaCache
@@ -199,14 +200,85 @@ def test_the_speed_of_reloading_is_learned_from_answers(router: Router, clock: C
 
 def test_one_answer_teaches_a_bounded_factor_and_a_short_reload_nothing() -> None:
     speed = ReloadSpeed()
-    speed.learn(1e6, 20_000)
-    assert PRIOR_SECONDS_PER_TOKEN < speed.seconds_per_token < 4 * PRIOR_SECONDS_PER_TOKEN
-    learned = speed.seconds_per_token
-    speed.learn(1e6, LEAST_TOKENS - 1)
-    assert speed.seconds_per_token == learned
+    speed.learn(1e6, 20_000, 1.0, most=1e6)
+    learned = speed.seconds_per_token(1.0)
+    assert PRIOR_SECONDS_PER_TOKEN < learned < 4 * PRIOR_SECONDS_PER_TOKEN
+    speed.learn(1e6, LEAST_TOKENS - 1, 1.0, most=1e6)
+    assert speed.seconds_per_token(1.0) == learned
     for _ in range(400):
-        speed.learn(-1.0, 20_000)
-    assert 0 < speed.seconds_per_token < PRIOR_SECONDS_PER_TOKEN / 100
+        speed.learn(-1.0, 20_000, 1.0, most=1e6)
+    assert 0 < speed.seconds_per_token(1.0) < PRIOR_SECONDS_PER_TOKEN / 50
+
+
+def test_what_is_learned_of_copies_fades_and_is_never_dearer_than_computing() -> None:
+    speed = ReloadSpeed()
+    for _ in range(100):
+        speed.learn(1e6, 20_000, 1.0, most=20_000 * PRIOR_COMPUTING)
+    learned = speed.seconds_per_token(1.0)
+    assert PRIOR_COMPUTING / 2 < learned < PRIOR_COMPUTING
+    assert speed.seconds_per_token(3600.0) == pytest.approx(PRIOR_SECONDS_PER_TOKEN, rel=0.02)
+
+
+def test_a_replica_whose_copies_seem_slow_costs_no_more_than_one_that_must_compute(
+    router: Router, clock: Clock
+) -> None:
+    fill(router, clock, HELD, 18)
+    for number in range(10):
+        clock.now += 1
+        assert reload_alone(router, clock, number, 500.0).host_tokens > 9_000
+    clock.now += 1
+    held, cold = (cost(router, clock, HELD, text + LONG) for text in ("other 10", "new"))
+    assert held.host_tokens > 9_000
+    assert held.reload / held.host_tokens <= 1.001 * cold.prefill / TOKENS
+
+
+def test_a_prompt_that_is_sent_while_another_is_reloaded_does_not_make_copies_seem_slow(
+    router: Router, clock: Clock
+) -> None:
+    """Nothing shows when a replica computes one that is not streamed."""
+    fill(router, clock, HELD, 18)
+    before = cost(router, clock, HELD, "other  0" + LONG)
+    reloaded = router.choose(ask(user("other  1" + LONG)), [HELD])
+    clock.now += 0.01
+    beside = router.choose(ask(user("new" + LONG), streamed=False), [HELD])
+    clock.now += 3.0
+    answer(router, reloaded, computed_tokens=10, cached_tokens=reloaded.prefix.tokens - 10)
+    start = router.answered(beside, streamed=False)
+    router.learn(beside, start, computed_tokens=TOKENS, cached_tokens=0, completion_tokens=9)
+    router.finish(beside, answered=True)
+    after = cost(router, clock, HELD, "other  0" + LONG)
+    assert after.reload == before.reload
+    assert after.prefill == pytest.approx(before.prefill, rel=0.01)
+
+
+def test_where_each_turn_reloads_the_speed_of_computing_is_not_forgotten(router: Router, clock: Clock) -> None:
+    """An engine that computes 30,000 tokens a second, five times the guess, and copies as fast as is guessed."""
+
+    def turn(number: int, tail: str) -> Choice:
+        choice = router.choose(ask(user(f"other{number % 18:3}" + LONG), user(tail)), [HELD])
+        cached = choice.warm_tokens
+        computed = choice.prefix.tokens - cached
+        clock.now += computed / 30_000 + choice.host_tokens * PRIOR_SECONDS_PER_TOKEN
+        answer(router, choice, computed_tokens=computed, cached_tokens=cached)
+        clock.now += 2
+        return choice
+
+    for number in range(18):
+        turn(number, "")
+    for number in range(450):
+        assert turn(number, f"{number:5}" * 1000).host_tokens > 9_000
+    held, cold = (cost(router, clock, HELD, text + LONG) for text in ("other  0", "new"))
+    assert TOKENS / cold.prefill > 12_000
+    assert held.reload > held.host_tokens * PRIOR_SECONDS_PER_TOKEN / 2
+
+
+def test_a_reload_is_of_no_more_tokens_than_the_models_context(router: Router, clock: Clock) -> None:
+    evicted(router, clock)
+    image = ask(user("first" + LONG))  # of which more tokens are estimated than it has
+    asked = msgspec.structs.replace(image, most_prompt_tokens=1500)
+    (found,) = router.costs(asked, [HELD], clock.now)
+    assert found.host_tokens > 9_000
+    assert found.reload == pytest.approx(1500 * PRIOR_SECONDS_PER_TOKEN)
 
 
 def test_a_request_that_is_not_answered_leaves_its_prompt_in_host_memory_alone(router: Router, clock: Clock) -> None:
