@@ -37,6 +37,7 @@ from workers.fleet import deployments
 from workers.models import Deployment, Node, Replica, ReplicaEvent
 from workers.scheduler import reconciler
 from workers.serving import endpoints, engine_keys
+from workers.simulated.settings import KV_BYTES_PER_TOKEN
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
@@ -93,6 +94,16 @@ def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: 
     assert ask(first, "GET", "/v1/models") == 200
     assert {record.pid for record in records(data_dir)} == {first.pid, second.pid}
     assert Node.objects.get().epoch == 1
+
+
+def test_what_an_engine_says_of_its_cache_and_host_memory_is_in_its_replicas_row(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 1, "--kv-offloading-size", "1")
+    with agent_thread(data_dir):
+        until(in_state("ready", 1))
+        until(lambda: Replica.objects.filter(observed_at__isnull=False).exists())
+    row = Replica.objects.get()
+    assert row.cache_tokens is not None and row.host_cache_tokens is not None
+    assert row.host_cache_tokens == 2**30 // KV_BYTES_PER_TOKEN
 
 
 def test_a_killed_engine_leaves_routing_at_once_and_comes_back_as_a_new_generation(
