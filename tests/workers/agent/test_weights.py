@@ -117,6 +117,16 @@ def test_the_token_of_one_model_is_not_sent_for_another(known: Hub, data_dir: Pa
     assert set(known.tokens) == {None}
 
 
+def test_a_process_that_cannot_be_started_is_a_failed_fetch(known: Hub, data_dir: Path) -> None:
+    log = data_dir / "logs" / f"weights-{str(Weights.objects.get().id)[-8:]}.log"
+    log.mkdir(parents=True)
+    with agent_thread(data_dir):
+        until(lambda: state() == "failed")
+        assert "no process can be started" in Weights.objects.get().error
+        log.rmdir()
+        until(lambda: state() == "ready")
+
+
 def test_what_nobody_needs_any_more_is_not_fetched_on(known: Hub, data_dir: Path, fleet: Fleet) -> None:
     known.pause_after_bytes = LARGE_BYTES
     with agent_thread(data_dir):
@@ -131,4 +141,17 @@ def test_files_that_somebody_removed_are_fetched_again(known: Hub, data_dir: Pat
     with agent_thread(data_dir):
         until(lambda: state() == "ready")
         (Path(Weights.objects.get().folder) / "model.safetensors").resolve().unlink()
+        until(lambda: len(known.begun_at) == 2 and state() == "ready")
+
+
+def test_links_to_folders_are_not_followed(known: Hub, data_dir: Path) -> None:
+    with agent_thread(data_dir):
+        until(lambda: state() == "ready")
+        folder = Path(Weights.objects.get().folder)
+        lost = folder / "model.safetensors"
+        (data_dir / "elsewhere").mkdir()
+        (data_dir / "elsewhere" / "large").write_bytes(lost.read_bytes())
+        (folder / "loop").symlink_to(folder)
+        (folder / "link").symlink_to(data_dir / "elsewhere")
+        lost.resolve().unlink()
         until(lambda: len(known.begun_at) == 2 and state() == "ready")

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 MOST_FETCHES = 2
 #: Counting of attempts ends here; the delay reached its cap long before.
 MOST_ATTEMPTS = 1000
+#: Files and folders of one commit that are looked at.
+MOST_ENTRIES = 100_000
 
 
 class WeightsLifecycle:
@@ -99,8 +103,8 @@ class WeightsLifecycle:
         try:
             self._keep(self._processes.start(row, token))
         except OSError as error:
-            log.error("weights of %s: no process can be started: %s", row.source, error)
-            return  # the next round tries again
+            self._failed(replace(row, state="fetching"), f"no process can be started: {error}")
+            return
         log.info("weights of %s: fetching commit %s", row.source, row.commit)
 
     def _follow(self, row: WeightsRow, fetch: Fetch) -> None:
@@ -172,25 +176,32 @@ class WeightsLifecycle:
 
 
 def _bytes_in(folder: Path) -> float:
-    """Return the size of all files below a folder; infinite where this account cannot read it."""
+    """Return the size of all files below a folder; infinite where nobody can tell.
+
+    Engines may write there, so links to folders are not entered, and the search ends after MOST_ENTRIES.
+    """
+    total = entries = 0
+    folders = [os.fspath(folder)]
     try:
-        return sum(_size(path) for path in _below(folder))
+        while folders:
+            with os.scandir(folders.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    if entries > MOST_ENTRIES:
+                        return float("inf")
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        total += _size(entry)
     except FileNotFoundError:
         return 0
     except OSError:
         return float("inf")
+    return total
 
 
-def _below(folder: Path) -> Iterable[Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _below(path)
-        else:
-            yield path
-
-
-def _size(path: Path) -> int:
+def _size(entry: os.DirEntry[str]) -> int:
     try:
-        return path.stat().st_size
+        return entry.stat().st_size if entry.is_file() else 0
     except FileNotFoundError:  # a link to content that is gone
         return 0
