@@ -18,6 +18,7 @@ from tests.workers.conftest import Fleet
 from workers.agent.processes.process_records import FetchRecord, ProcessRecords
 from workers.fleet import deployments
 from workers.models import Replica, SlotLease, Weights
+from workers.processes import is_running
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens
 
@@ -85,6 +86,20 @@ def test_the_next_agent_adopts_a_running_fetch(known: Hub, data_dir: Path) -> No
         until(lambda: state() == "ready")
     assert second.counters.adopted == 1
     assert known.begun_at == [0]
+
+
+def test_a_fetch_that_ended_while_no_agent_ran_is_not_repeated(known: Hub, data_dir: Path) -> None:
+    known.pause_after_bytes = LARGE_BYTES
+    with agent_thread(data_dir):
+        until(lambda: known.begun_at)
+    [left] = processes(data_dir)
+    known.go_on.set()
+    until(lambda: not is_running(left.process))
+    listed = len(known.tokens)
+    with agent_thread(data_dir) as second:
+        until(lambda: state() == "ready")
+    assert (len(known.tokens), second.counters.weights_failed) == (listed, 0)
+    assert processes(data_dir) == []
 
 
 def test_a_killed_fetch_is_begun_again(known: Hub, data_dir: Path) -> None:

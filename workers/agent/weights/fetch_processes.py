@@ -74,10 +74,10 @@ class FetchProcesses:
         return Fetch(record, bytes_counted=0)
 
     def adopt(self) -> list[Fetch]:
-        """Return the fetches that an earlier agent left and that still run; forget the others."""
+        """Return the fetches that an earlier agent left in this boot, also those that have ended; forget the others."""
         found = []
         for record in list(self._paths.registry.fetches()):
-            if record.boot_id == self._paths.boot_id and processes.is_running(record.process):
+            if record.boot_id == self._paths.boot_id:
                 found.append(Fetch(record))
             else:
                 self._paths.registry.forget(record.holder_id)
