@@ -90,10 +90,13 @@ class Description:
 
 
 @transaction.atomic
-def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevision:
+def register(
+    actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None
+) -> ModelRevision:
     """Make this exact model the active revision of its name. Idempotent.
 
-    Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another model.
+    ``slots_now``: of a replica of the active revision, if it is deployed; a revision of a version without options does
+    not count them. Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another model.
     """
     visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(
@@ -107,13 +110,13 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
     Model.objects.select_for_update().get(id=model.id)
     digest = described.digest()
     active = ModelRevision.objects.filter(model=model, superseded_at=None).first()
-    if active is not None and active.digest == digest:
-        return active
+    if active is not None and active.digest in _digests(described, slots_now):
+        return _with_weights(active, described)
     ModelRevision.objects.filter(model=model, superseded_at=None).update(superseded_at=timezone.now())
     known = ModelRevision.objects.filter(model=model, digest=digest).first()
     if known is not None:
         ModelRevision.objects.filter(id=known.id).update(superseded_at=None)
-        revision = known
+        revision = _with_weights(known, described)
     else:
         revision = ModelRevision.objects.create(
             model=model,
@@ -136,6 +139,8 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             "engine": described.engine,
             "engine_args": list(described.engine_args),
             "options": engine_options.to_json(described.options),
+            "context_length_tokens": described.context_length_tokens,
+            "slots_per_replica": described.slots_per_replica,
             "digest": digest,
         },
     )
@@ -168,9 +173,7 @@ def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") 
         options=engine_options.from_json(revision.options),
         slots_per_replica=slots,
     )
-    # Versions without options did not count the slots.
-    known = (each.digest() for each in (found, replace(found, slots_per_replica=1)))
-    return found if revision.digest in known else None
+    return found if revision.digest in _digests(found, slots) else None
 
 
 def load() -> Catalogue:
@@ -184,6 +187,25 @@ def load() -> Catalogue:
         if alias.model_id in by_model and alias.name not in models:
             models[alias.name] = by_model[alias.model_id]
     return Catalogue(models=models)
+
+
+def _digests(described: Description, slots_now: int | None) -> set[str]:
+    """Return what the digest of this exact model may be while its replicas have ``slots_now``, None for unknown.
+
+    Versions without options do not count the slots.
+    """
+    found = {described.digest()}
+    if described.slots_per_replica == slots_now:
+        found.add(replace(described, slots_per_replica=1).digest())
+    return found
+
+
+def _with_weights(revision: ModelRevision, described: Description) -> ModelRevision:
+    """Store the digest of the files, which is in the digest of the revision, in a row that has none."""
+    if described.weights_digest and not revision.weights_digest:
+        revision.weights_digest = described.weights_digest
+        revision.save(update_fields=["weights_digest"])
+    return revision
 
 
 def _served(revision: ModelRevision) -> ServedModel:

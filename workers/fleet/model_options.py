@@ -99,7 +99,7 @@ def apply(actor: Actor, found: Deployment, wanted: Description) -> Deployment:
     """
     revision = found.revision
     if wanted != registry.described(revision, found.slots_per_replica, weights_digest=wanted.weights_digest):
-        revision = registry.register(actor, revision.model.owner, wanted)
+        revision = registry.register(actor, revision.model.owner, wanted, slots_now=found.slots_per_replica)
     return deployments.redeploy(
         actor,
         found.name,

@@ -64,7 +64,10 @@ def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> 
     name = spec.model_name()
     prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
     reconciler.lock(wait=True)
-    revision = catalogue.register(actor, registry.find_tenant(PLATFORM_SLUG), spec.described())
+    present = served(name)
+    slots_now = None if present is None else present.slots_per_replica
+    platform = registry.find_tenant(PLATFORM_SLUG)
+    revision = catalogue.register(actor, platform, spec.described(), slots_now=slots_now)
     if spec.hub_token is not None:
         hub_tokens.store(actor, revision.model, spec.hub_token)
     if spec.tenants is not None:

@@ -19,6 +19,7 @@ from billing.pricing import prices
 from catalogue import administration, engine_options
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
+from catalogue.registry import Description
 from hearth.checks.preflight import PreflightError
 from hearth.instance import start_options
 from hearth.instance.start_options import (
@@ -37,11 +38,11 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant, User
 from tenants.registry import Policy
 from workers.engines.arguments import commit_of
-from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
+from workers.engines.driver import DEFAULT_CONTEXT_TOKENS, TINY_MODEL
 from workers.errors import ModelRefused
 from workers.fleet import deployments, operations
 from workers.model_sources import checks
-from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, is_tiny
+from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, folder_digest, is_tiny
 from workers.models import Deployment, Pool
 
 ADMIN = "admin"
@@ -71,12 +72,17 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     _admin()
     last = start_options.read_last(settings.DATA_DIR)
     before = _last_revision(last)
-    spec = _model(options, before, _deployed(before, last), engine)
-    if not spec.name:
-        _check_name_is_free(spec.model_name())
-    if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
-        spec = checks.pinned(spec)
-    revision = catalogue.register(SYSTEM, platform, spec.described())
+    deployed = _deployed(before, last)
+    described = _unchanged(options, deployed, engine)
+    if described is None:
+        spec = _model(options, before, deployed, engine)
+        if not spec.name:
+            _check_name_is_free(spec.model_name())
+        if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
+            spec = checks.pinned(spec)
+        described = spec.described()
+    slots_now = deployed.slots_per_replica if deployed is not None else None
+    revision = catalogue.register(SYSTEM, platform, described, slots_now=slots_now)
     if is_tiny(revision.source):
         prices.ensure_demo_prices(SYSTEM, revision.model.name)
     name = _deployment_of(revision, before, last)
@@ -118,8 +124,25 @@ def _deployed(before: ModelRevision | None, last: Mapping[str, Any]) -> Deployme
     """Return the deployment of the last start's model, with the options that operators gave it since."""
     if before is None:
         return None
-    found = Deployment.objects.select_related("revision").filter(name=last.get("deployment")).first()
+    found = Deployment.objects.select_related("revision__model").filter(name=last.get("deployment")).first()
     return found if found is not None and found.revision.model_id == before.model_id else None
+
+
+def _unchanged(
+    options: StartOptions, deployed: Deployment | None, engine: Literal["vllm", "simulated"]
+) -> Description | None:
+    """Return what is deployed, with the files that its folder has at this start; None if something else is wanted.
+
+    None, too, for files or a place of Hearth's own model that are not those of the revision.
+    """
+    if deployed is None or options.model is not None or options.context_tokens is not None:
+        return None
+    revision = deployed.revision
+    if revision.engine != engine or (is_tiny(revision.source) and Path(revision.source) != TINY_MODEL.absolute()):
+        return None
+    files = folder_digest(Path(revision.source))
+    present = catalogue.described(revision, deployed.slots_per_replica, weights_digest=files)
+    return None if present is None else replace(present, weights_digest=files or present.weights_digest)
 
 
 def _model(
@@ -135,8 +158,6 @@ def _model(
     if options.model is None and last is not None:
         source, name = "" if is_tiny(last.source) else last.source, last.model.name
         context_tokens, commit = last.context_length_tokens, commit_of(last.engine_args)
-        if deployed is not None:
-            context_tokens = deployed.revision.context_length_tokens
     else:
         wanted = options.model or ""
         source, name, context_tokens = "" if wanted == TINY_NAME else wanted, "", DEFAULT_CONTEXT_TOKENS
@@ -149,10 +170,13 @@ def _model(
         context_tokens=options.context_tokens or context_tokens,
         commit=commit,
     )
-    if deployed is None or last is None or last.source != spec.stored_source():
+    if deployed is None or last is None:
+        return spec
+    if last.source != spec.stored_source() and (source or not is_tiny(last.source)):
         return spec
     return replace(
         spec,
+        context_tokens=options.context_tokens or deployed.revision.context_length_tokens,
         slots_per_replica=deployed.slots_per_replica,
         options=engine_options.from_json(deployed.revision.options),
     )

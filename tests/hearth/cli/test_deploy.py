@@ -390,6 +390,9 @@ def test_options_of_a_folder_that_was_deployed_without_its_digest_are_changed_wh
     typed("chat", "--kv-dtype", "fp8")
     assert active("chat").weights_digest != ""
     ModelRevision.objects.filter(model__name="chat").update(weights_digest="")
+    typed("chat", "--source", str(tmp_path), "--engine", "simulated")
+    assert active("chat").weights_digest != ""  # which is what the refusal below recommends
+    ModelRevision.objects.filter(model__name="chat").update(weights_digest="")
     (tmp_path / "config.json").write_text("{ }")
     with pytest.raises(Refused) as refused:
         typed("chat", "--kv-dtype", "auto")
@@ -403,6 +406,47 @@ def test_a_start_keeps_the_options_that_the_first_model_was_given_since() -> Non
     first_run.run(engine="simulated", options=StartOptions(replicas=1), node="here", demo=True)
     assert active("hearth-tiny") == revision
     assert revision.options == {"kv_dtype": "fp8"}
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_start_keeps_a_revision_whose_digest_does_not_count_its_slots() -> None:
+    typed("hearth-tiny", "--slots-per-replica", "2", "--kv-dtype", "fp8")
+    revision = active("hearth-tiny")
+    described = catalogue.described(revision, 2)
+    assert described is not None
+    earlier = replace(described, slots_per_replica=1).digest()
+    ModelRevision.objects.filter(id=revision.id).update(digest=earlier, weights_digest="")
+    redeployed = AuditEntry.objects.filter(action="deployment.redeployed")
+    before = redeployed.count()
+    first_run.run(engine="simulated", options=StartOptions(), node="here", demo=True)
+    assert (active("hearth-tiny").id, active("hearth-tiny").digest) == (revision.id, earlier)
+    typed("hearth-tiny", "--source", "", "--engine", "simulated")
+    assert (active("hearth-tiny").id, redeployed.count()) == (revision.id, before)
+    assert active("hearth-tiny").weights_digest == described.weights_digest
+    # another number of slots is never that revision
+    typed("hearth-tiny", "--slots-per-replica", "4")
+    assert active("hearth-tiny").id != revision.id
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_start_with_the_same_model_keeps_its_context_and_what_an_operator_deployed_in_its_place(
+    tmp_path: Path,
+) -> None:
+    def start(model: str | None = None) -> None:
+        first_run.run(engine="simulated", options=StartOptions(model=model), node="here", demo=True)
+
+    typed("hearth-tiny", "--context-tokens", "512")
+    revision = active("hearth-tiny")
+    start("hearth-tiny")
+    assert active("hearth-tiny") == revision
+    typed("hearth-tiny", "--source", str(tmp_path), "--engine", "simulated", "--engine-args", "--vision")
+    revision = active("hearth-tiny")
+    start()
+    assert active("hearth-tiny") == revision
+    (tmp_path / "config.json").write_text("{}")
+    start()
+    assert active("hearth-tiny") != revision
+    assert active("hearth-tiny").engine_args == ["--vision"]
 
 
 @pytest.mark.usefixtures("filled")
