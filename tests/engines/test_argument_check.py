@@ -11,6 +11,7 @@ from tests.engines.replica import spec_for
 from workers.engines import argument_check, environment
 from workers.engines.argument_check import Checked, check, refusal_in
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
+from workers.engines.options import own_arguments
 
 ENGINES = [
     "simulated",
@@ -89,3 +90,10 @@ def test_the_refusal_is_the_last_thing_in_a_log() -> None:
     log = "INFO: error: no\nusage: server.py [-h]\n  [--port PORT]\nserver.py: error: argument --port:\n  bad value\n"
     assert refusal_in(log) == "argument --port: bad value"
     assert refusal_in("RuntimeError: error in a kernel\n") == ""
+
+
+def test_dashes_alone_are_no_argument_of_hearths_own_and_all_of_tls_are() -> None:
+    assert own_arguments.find(["--tokenizer", "-", "--"]) is None
+    for given in ("--ssl-ciphers=x", "--ssl_cert_reqs", "--ssl", "--ssl-key"):
+        found = own_arguments.find([given])
+        assert found is not None and "without TLS" in found.instead

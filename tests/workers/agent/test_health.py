@@ -92,3 +92,5 @@ hearth_engine_context_tokens 131072.0
         running=1, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None, max_requests=None, context_tokens=None
     )
     assert parse_load("process_cpu_seconds_total 1.0") is None
+    for number in ("1e12", "1e999", "0", "1.2.3"):
+        assert parse_load(f"{silent}hearth_engine_context_tokens {number}\n") == parse_load(silent)

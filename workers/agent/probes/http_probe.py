@@ -16,6 +16,8 @@ from workers.engines import cache_config
 
 _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+#: Of a column.
+LARGEST_NUMBER = 2**31 - 1
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
 
@@ -124,8 +126,16 @@ def parse_load(text: str) -> EngineLoad | None:
 
 
 def _own(text: str) -> dict[str, int]:
-    """Return what Hearth's middleware, or the simulated engine, adds to the metrics."""
-    return {name: int(float(value)) for name, value in _OWN.findall(text)}
+    """Return what Hearth's middleware, or the simulated engine, adds to the metrics, if a row can hold it."""
+    found = {name: _number(value) for name, value in _OWN.findall(text)}
+    return {name: int(value) for name, value in found.items() if 1 <= value <= LARGEST_NUMBER}
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0
 
 
 def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,15 +35,14 @@ OWN_ARGUMENTS = {
     "--grpc": _LISTENS,
     "--grpc-port": _LISTENS,
     "--api-key": _KEYS,
-    "--ssl-keyfile": _TLS,
-    "--ssl-certfile": _TLS,
-    "--ssl-ca-certs": _TLS,
+    "--ssl-": _TLS,
     "--headless": _ONE_NODE,
     "--nnodes": _ONE_NODE,
     "-n": _ONE_NODE,
     "--node-rank": _ONE_NODE,
     "-r": _ONE_NODE,
 }
+_NAMED = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 #: Arguments whose names begin one of those above.
 _OTHERS = frozenset({"--tokenizer"})
 
@@ -60,7 +60,7 @@ def find(engine_args: Sequence[str]) -> OwnArgument | None:
     for given in names(engine_args):
         for name, instead in OWN_ARGUMENTS.items():
             if _means(given, name):
-                return OwnArgument(name, instead)
+                return OwnArgument(given if name.endswith("-") else name, instead)
     return None
 
 
@@ -70,16 +70,25 @@ def of_option(option: str, engine_args: Sequence[str]) -> str:
     return next((name for name in ARGUMENTS.get(option, ()) if any(_means(each, name) for each in given)), "")
 
 
+def option_in(sentence: str) -> str | None:
+    """Return the typed option whose argument a parser's sentence names; None if it names none."""
+    given = set(_NAMED.findall(sentence))
+    return next((option for option, names in ARGUMENTS.items() if given.intersection(names)), None)
+
+
 def names(engine_args: Sequence[str]) -> list[str]:
-    """Return the names of the options among the arguments, besides those that begin one of Hearth's own."""
-    return sorted(arguments.option_names(engine_args) - _OTHERS)
+    """Return the names of the options among the arguments, besides those that begin one of Hearth's own.
+
+    Dashes alone name nothing.
+    """
+    return sorted(each for each in arguments.option_names(engine_args) - _OTHERS if each.strip("-"))
 
 
 def _means(given: str, name: str) -> bool:
     """Return whether a parser takes ``given`` for ``name``: the whole, or any beginning of a long name.
 
-    The value of a name of one letter may follow it at once.
+    The value of a name of one letter may follow it at once; a name that ends with a dash is all that begin so.
     """
-    if len(name) == 2:
+    if len(name) == 2 or (name.endswith("-") and given.startswith(name)):
         return given.startswith(name)
     return name.startswith(given)
