@@ -90,13 +90,11 @@ class Description:
 
 
 @transaction.atomic
-def register(
-    actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None
-) -> ModelRevision:
+def register(actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None) -> ModelRevision:
     """Make this exact model the active revision of its name. Idempotent.
 
     ``slots_now``: of a replica of the active revision, if it is deployed; a revision of a version without options does
-    not count them. Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another model.
+    not count them. Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another.
     """
     visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(

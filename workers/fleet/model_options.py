@@ -95,9 +95,14 @@ def apply(actor: Actor, found: Deployment, wanted: Description) -> Deployment:
     """Let the deployment serve this, in the pools that it has; idempotent.
 
     Call it in a transaction, with the locks of prices and of the reconciler. All its replicas are withdrawn at once and
-    drain; the reconciler starts the new ones. Raises NotFound, BadCount.
+    drain; the reconciler starts the new ones. Raises NotFound, BadCount; Refused if it serves something else than
+    ``found``, of which ``wanted`` was made: that would undo another change.
     """
-    revision = found.revision
+    now = Deployment.objects.select_related("revision__model__owner").filter(id=found.id).first()
+    if now is None or _served(now) != _served(found):
+        name = found.revision.model.name
+        raise Refused("model", name, "it was changed while the new options were checked", "try again")
+    revision = now.revision
     if wanted != registry.described(revision, found.slots_per_replica, weights_digest=wanted.weights_digest):
         revision = registry.register(actor, revision.model.owner, wanted, slots_now=found.slots_per_replica)
     return deployments.redeploy(
@@ -112,3 +117,7 @@ def apply(actor: Actor, found: Deployment, wanted: Description) -> Deployment:
 def pools_of(found: Deployment) -> list[Pool]:
     """Return the pools of a deployment, in their order."""
     return list(Pool.objects.filter(deploymentpool__deployment=found).order_by("deploymentpool__sequence"))
+
+
+def _served(deployment: Deployment) -> tuple[object, ...]:
+    return deployment.revision_id, deployment.slots_per_replica, deployment.revision.model.name

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 from catalogue import engine_options
 from catalogue.administration import check_name
 from catalogue.models import Model, ModelAlias, ModelRevision
+from catalogue.registry import Description
 from workers.engines import arguments
 from workers.engines.errors import UnknownEngineKey
 from workers.engines.options import own_arguments
 from workers.errors import ModelRefused
 from workers.fleet import model_options
+from workers.fleet.model_options import OptionChange
 from workers.model_sources import files as model_files
 from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
-from workers.model_sources.source import ModelSpec, deployment_name
+from workers.model_sources.source import ModelSpec, context_length, deployment_name, is_tiny
 from workers.models import Deployment, Pool, Slot
 from workers.weights import choice, hub_tokens
 from workers.weights.hub_tokens import TokenUnreadable
@@ -141,6 +144,25 @@ def check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
             "Take more slots by --slots-per-replica (`hearth size` says how many), a smaller or quantised model, or a "
             "node with more memory.",
         )
+
+
+def check_options(found: Deployment, described: Description, change: OptionChange) -> Description:
+    """Check new options of what a deployment serves against its files; return them with a context that these allow.
+
+    A model whose files this machine does not have is left to its engines. Raises ModelRefused if its weights do not
+    fit into the slots of a replica, or a Hugging Face id cannot be looked up.
+    """
+    folder, revision = Path(described.source), found.revision
+    if change.context_tokens is not None:
+        described = replace(described, context_length_tokens=context_length(folder, described.context_length_tokens))
+    elsewhere = folder.is_absolute() and not folder.is_dir()
+    if change.slots_per_replica is None or revision.engine != "vllm" or is_tiny(revision.source) or elsewhere:
+        return described
+    for pool in model_options.pools_of(found)[:1]:
+        token = stored_token(revision.model.name)
+        found_files = model_files.find(revision.source, arguments.commit_of(revision.engine_args), token)
+        check_fit(found_files, pool, described.slots_per_replica)
+    return described
 
 
 def stored_token(name: str) -> str | None:

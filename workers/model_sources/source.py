@@ -69,7 +69,7 @@ class ModelSpec:
             source=self.stored_source(),
             engine=self.engine,
             engine_args=(*self.needed_args(), *self.engine_args),
-            context_length_tokens=_context_length(folder, self.context_tokens),
+            context_length_tokens=context_length(folder, self.context_tokens),
             weights_digest=weights_digest if weights_digest is not None else folder_digest(folder),
             public=self.tenants is None,
             options=self.options,
@@ -114,7 +114,7 @@ def deployment_name(model_name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]
 
 
-def _context_length(folder: Path, wanted: int) -> int:
+def context_length(folder: Path, wanted: int) -> int:
     """Return ``wanted``, or the model's own limit if its folder states a smaller one."""
     config = folder / "config.json"
     if not config.is_file():

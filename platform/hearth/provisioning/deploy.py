@@ -21,10 +21,9 @@ from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
-from workers.engines.arguments import commit_of
 from workers.fleet import deployments, engine_arguments, model_options
 from workers.fleet.model_options import NO_CHANGE, OptionChange
-from workers.model_sources import checks, files
+from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
@@ -137,7 +136,7 @@ def change_options(
         wanted = model_options.changed(found, change, weights_digest=_weights_digest(found.revision))
         if change.slots_per_replica is not None and pools:
             checks.check_gang(wanted.slots_per_replica, pools[0])
-            _check_fit(found.revision, pools[0], wanted.slots_per_replica)
+        wanted = checks.check_options(found, wanted, change)
         if change.is_of_engine:
             _check_arguments(wanted, warn)
     return _change_options(actor, found, replicas, wanted, tenants)
@@ -167,10 +166,3 @@ def _check_arguments(described: Description, warn: Callable[[str], None]) -> Non
     """Let the engine's own parser check what somebody chose; in no transaction, because vLLM's takes seconds."""
     if why := engine_arguments.check(described):
         warn(f"The engine's arguments are not checked on this machine: {why}. A replica that refuses them says so.")
-
-
-def _check_fit(revision: ModelRevision, pool: Pool, slots: int) -> None:
-    """Raise ModelRefused if the weights of what is served do not fit into ``slots``, or cannot be looked up."""
-    if revision.engine == "vllm" and not is_tiny(revision.source):
-        token = checks.stored_token(revision.model.name)
-        checks.check_fit(files.find(revision.source, commit_of(revision.engine_args), token), pool, slots)

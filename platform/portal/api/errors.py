@@ -21,6 +21,7 @@ from portal.fleet.document.reading import BadDocument
 from tenants import error_text as tenant_error_text
 from tenants import errors as tenants
 from workers import errors as workers
+from workers.engines.options import own_arguments
 from workers.fleet import error_text
 
 _KINDS = {
@@ -109,9 +110,9 @@ def _from_workers(error: workers.WorkerError) -> Response | None:
             return envelope(message, 404, f"{kind}_not_found")
         case workers.BadCount(_, _, what):
             return envelope(message, 400, "invalid_value", _COUNTS.get(what))
-        case workers.BadArguments():
-            return envelope(message, 400, "invalid_value", "engine_args")
-        case workers.BadValue() | workers.Ambiguous():
+        case workers.BadArguments(_, sentence):
+            return envelope(message, 400, "invalid_value", own_arguments.option_in(sentence))
+        case workers.BadValue() | workers.Ambiguous() | workers.ModelRefused():
             return envelope(message, 400, "invalid_value")
         case workers.Refused():
             return envelope(message, 409, "refused")

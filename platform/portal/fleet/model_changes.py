@@ -21,6 +21,7 @@ from workers import tasks
 from workers.errors import Refused
 from workers.fleet import deployments, engine_arguments, model_options
 from workers.fleet.model_options import NO_CHANGE, OptionChange
+from workers.model_sources import checks
 from workers.models import Deployment
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens
@@ -50,7 +51,7 @@ def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
     """Apply a change to the model of this name or alias, all of it or nothing, and return the model.
 
     The engine's own parser checks options first, which takes seconds for vLLM. Raises NotFound, BadName, AlreadyExists,
-    NotAllowed, and the errors of ``model_options`` and ``engine_arguments``.
+    NotAllowed, ModelRefused, and the errors of ``model_options`` and ``engine_arguments``.
     """
     redeployment = _redeployment(name, wanted.options) if wanted.options else None
     return _change(actor, name, wanted, redeployment)
@@ -76,6 +77,7 @@ def _redeployment(name: str, options: OptionChange) -> _Redeployment:
     if options.slots_per_replica is not None:
         for pool in model_options.pools_of(found)[:1]:
             model_options.check_nodes(described.slots_per_replica, pool)
+    described = checks.check_options(found, described, options)
     if options.is_of_engine and (why := engine_arguments.check(described)):
         log.warning("the engine's arguments of %s are not checked on this machine: %s", model.name, why)
     return _Redeployment(deployment=found, described=described)

@@ -484,6 +484,7 @@ def test_the_tiny_model_needs_no_source_to_be_deployed_again() -> None:
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--api-key", "x")), "a key of its own"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--served_model", "x")), "hearth model alias"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--ssl-certfile", "x")), "without TLS"),
+        (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("--ssl_ciphers", "x")), "without TLS"),
         (ModelSpec(source=hub.MODEL, engine="vllm", engine_args=("-n2",)), "one server on one node"),
         (ModelSpec(source=str(TINY_MODEL), engine="vllm", commit="main"), "Leave --revision out"),
     ],

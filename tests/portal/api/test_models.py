@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from django.db.models.functions import Now
@@ -14,6 +16,7 @@ from billing.pricing import prices
 from billing.pricing.prices import DEMO_RATES
 from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
+from portal.api import errors
 from portal.forms import models
 from tenants import registry
 from tenants.audit import SYSTEM
@@ -21,8 +24,10 @@ from tenants.models import AuditEntry, Project, Tenant
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
-from workers.fleet import inventory
-from workers.models import Deployment, Replica
+from workers.errors import BadArguments, Refused
+from workers.fleet import inventory, model_options
+from workers.fleet.model_options import OptionChange
+from workers.models import Deployment, Replica, Slot
 from workers.weights import hub_tokens
 
 TINY = f"/api/v1/models/{MODEL}"
@@ -113,6 +118,54 @@ def test_new_options_make_a_new_revision_and_replace_the_replicas(world: World, 
     answer = as_operator.patch(TINY, back, format="json")
     assert answer.status_code == 200, answer.json()
     assert ModelRevision.objects.get(superseded_at=None) == before
+
+
+def test_new_options_undo_no_change_that_came_while_they_were_checked(world: World, as_operator: APIClient) -> None:
+    fixtures.fleet(world)
+    for meanwhile in ({"kv_dtype": "fp8"}, {"slots_per_replica": 2}, {"name": "small"}):
+        found = Deployment.objects.select_related("revision__model__owner").get(name=MODEL)
+        new, none = (model_options.changed(found, OptionChange(host_memory_gib=each)) for each in (2, 0))
+        assert as_operator.patch(TINY, meanwhile, format="json").status_code == 200
+        for wanted in (new, none):
+            with pytest.raises(Refused) as refused:
+                model_options.apply(SYSTEM, found, wanted)
+            assert refused.value.instead == "try again"
+
+
+def test_a_context_is_never_longer_than_that_of_the_models_folder(
+    world: World, as_operator: APIClient, tmp_path: Path
+) -> None:
+    fixtures.fleet(world)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
+    present = catalogue.described(world.revision, 1)
+    assert present is not None
+    moved = replace(present, source=str(tmp_path), engine="vllm", weights_digest="d")
+    revision = catalogue.register(SYSTEM, world.revision.model.owner, moved)
+    Deployment.objects.update(revision=revision)
+    for given, kept in ((8192, 4096), (512, 512), (0, 0)):
+        assert as_operator.patch(TINY, {"context_tokens": given}, format="json").status_code == 200
+        assert ModelRevision.objects.get(superseded_at=None).context_length_tokens == kept
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(3 << 20)
+    Slot.objects.update(memory_bytes=1 << 20)
+    refused = as_operator.patch(TINY, {"slots_per_replica": 2}, format="json")
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_value")
+    assert "has 3 MiB of weights, and 2 slots of pool local have 2 MiB" in error_of(refused)["message"]
+    assert as_operator.patch(TINY, {"slots_per_replica": 3}, format="json").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sentence", "param"),
+    [
+        ("argument --kv-cache-dtype: invalid choice: 'no-such' (choose from auto)", "kv_dtype"),
+        ("argument --quantization/-q: invalid choice: 'no-such'", "quantization"),
+        ("unrecognized arguments: --kv-cache-dtype-of-old", None),
+    ],
+)
+def test_an_option_that_the_engine_refuses_names_its_field(sentence: str, param: str | None) -> None:
+    answer = errors.handle(BadArguments("vllm", sentence), {})
+    assert answer is not None
+    assert (answer.status_code, answer.data["error"]["param"]) == (400, param)
 
 
 def test_no_tenant_changes_options(world: World, as_acme: APIClient, as_globex: APIClient) -> None:

@@ -69,11 +69,13 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
     """
     notes: list[str] = []
     _check_names(wanted)
-    described = _described(wanted, notes)
+    checked = present.read()
+    described = _described(wanted, checked, notes)
     with transaction.atomic():
         prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
         reconciler.lock(wait=True)
         before = present.read()
+        _check_unchanged(wanted, checked, before)
         _bring_about(actor, wanted, described, confirm_prices=confirm_prices)
         if prune:
             _prune(actor, wanted)
@@ -109,7 +111,9 @@ def _set_pool(actor: Actor, wanted: Pool) -> None:
 
 def _set_model(actor: Actor, wanted: Model, described: Description | None) -> None:
     if described is not None:
-        revision = registry.register(actor, tenants.find_tenant(PLATFORM_SLUG), described)
+        found = Deployment.objects.filter(revision__model__name=wanted.name).order_by("name").first()
+        slots_now = None if found is None else found.slots_per_replica
+        revision = registry.register(actor, tenants.find_tenant(PLATFORM_SLUG), described, slots_now=slots_now)
         if is_tiny(revision.source):
             prices.ensure_demo_prices(actor, wanted.name)
     change = ModelChange(
@@ -179,20 +183,17 @@ def _prune(actor: Actor, wanted: Fleet) -> None:
             deployments.archive(actor, registry.active(entry.model).model)
 
 
-def _described(wanted: Fleet, notes: list[str]) -> dict[str, Description]:
+def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Description]:
     """Check every model with its deployment, and return what is to run by the model's name.
 
-    Left out is a model that is served like that already, unless its folder is on this machine and may have changed.
+    Left out is a model that is served like that ``now``, unless its folder is on this machine and may have changed.
     """
     entries = {each.model: each for each in wanted.deployments}
-    now = present.read()
-    served, deployed = {each.name: each for each in now.models}, {each.model: each for each in now.deployments}
+    served = _contents(now)
     found: dict[str, Description] = {}
     for at, model in enumerate(wanted.models):
         entry = entries.get(model.name)
-        if not Path(model.source or TINY_MODEL).is_dir() and (
-            _content(model, entry) == _content(served.get(model.name), deployed.get(model.name))
-        ):
+        if not Path(model.source or TINY_MODEL).is_dir() and (_content(model, entry) == served.get(model.name)):
             continue
         with _about(f"models[{at}]"):
             spec = replace(_spec(model, entry), hub_token=checks.stored_token(model.name))
@@ -205,10 +206,24 @@ def _described(wanted: Fleet, notes: list[str]) -> dict[str, Description]:
     return found
 
 
-def _content(model: Model | None, entry: DeploymentEntry | None) -> tuple[object, ...] | None:
-    """Return what a revision of the model is made of; None without a model."""
-    if model is None:
-        return None
+def _check_unchanged(wanted: Fleet, checked: Fleet, now: Fleet) -> None:
+    """Raise BadDocument if another change came to a model since it was ``checked``: this one would undo it."""
+    before, after = _contents(checked), _contents(now)
+    for at, model in enumerate(wanted.models):
+        if before.get(model.name) != after.get(model.name):
+            raise BadDocument(
+                f"{model.name} was changed while the document was checked. Apply it again.", f"models[{at}]"
+            )
+
+
+def _contents(fleet: Fleet) -> dict[str, tuple[object, ...]]:
+    """Return what the revision of each model is made of, by the model's name."""
+    deployed = {each.model: each for each in fleet.deployments}
+    return {each.name: _content(each, deployed.get(each.name)) for each in fleet.models}
+
+
+def _content(model: Model, entry: DeploymentEntry | None) -> tuple[object, ...]:
+    """Return what a revision of the model is made of."""
     of_model = (model.source, model.revision, model.task, model.context_tokens)
     if entry is None:
         return of_model

@@ -9,12 +9,17 @@ from rest_framework.test import APIClient
 
 from billing.pricing import prices
 from catalogue.models import Model, ModelRevision
+from portal.fleet import model_changes
 from portal.fleet.document import apply, difference, present, reading
 from portal.fleet.document.apply import Outcome
 from portal.fleet.document.difference import Change
 from portal.fleet.document.reading import BadDocument
+from portal.fleet.model_changes import ModelChange
 from tenants.models import AuditEntry
 from tests.portal.fixtures import OPERATOR, World
+from workers.fleet.model_options import OptionChange
+from workers.model_sources import checks
+from workers.model_sources.source import ModelSpec
 from workers.models import Deployment, DeploymentPool, Pool, Replica
 
 WHOLE = """\
@@ -152,6 +157,23 @@ def test_an_error_names_the_entry_and_nothing_is_changed(world: World, old: str,
         _apply(WHOLE.replace(old, new))
     assert str(caught.value).startswith(said)
     assert (AuditEntry.objects.count(), present.read()) == before
+
+
+def test_a_document_undoes_no_change_that_came_while_it_was_checked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _apply(WHOLE)
+    check = checks.check
+
+    def other_change_first(name: str, spec: ModelSpec, pool: Pool | None) -> ModelSpec:
+        model_changes.change(OPERATOR, "chat", ModelChange(options=OptionChange(host_memory_gib=1)))
+        return check(name, spec, pool)
+
+    monkeypatch.setattr(checks, "check", other_change_first)
+    with pytest.raises(BadDocument, match=r"models\[0\]: chat was changed while the document was checked"):
+        _apply(WHOLE.replace('"8"', '"9"'))
+    row = Deployment.objects.select_related("revision").get(name="chat")
+    assert row.revision.options == {"host_memory_gib": 1}
 
 
 def test_a_price_that_jumps_needs_to_be_confirmed(world: World) -> None:
