@@ -36,6 +36,8 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     #: Only this token may read the model; empty: everybody may.
     gated: str = ""
+    #: Another host, to which the hub redirects whoever reads a large file.
+    storage: str = ""
     #: The model is not there any more.
     gone: bool = False
     #: Names of files that are sent with other bytes than their SHA-256 says.
@@ -122,6 +124,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             content = content[:-1] + bytes([content[-1] ^ 1])
         if self.command == "GET":
             hub.sent.append((revision, name))
+        if hub.storage and len(content) >= LARGE_BYTES and self.command == "GET":
+            self._send(302, b"", {"Location": f"{hub.storage}{self.path}"})
+            return
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         begin = int(asked[1]) if asked else 0
         if len(content) >= LARGE_BYTES and self.command == "GET":

@@ -170,6 +170,15 @@ def test_a_token_is_no_argument_and_no_variable(node: Node) -> None:
         process.kill()
 
 
+def test_a_token_is_not_sent_to_the_host_that_stores_large_files(node: Node) -> None:
+    node.hub.gated = TOKEN
+    with hub.running(node.hub.folder) as storage:
+        node.hub.storage = storage.url
+        assert node.fetch(TOKEN).state == "done"
+    assert storage.sent == [(hub.OLD, "model.safetensors")]
+    assert set(storage.tokens) == {None}
+
+
 def test_a_commit_that_is_gone_is_named(node: Node) -> None:
     node.hub.branches = {}
     given = node.hub.commit
