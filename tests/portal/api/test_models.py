@@ -25,7 +25,7 @@ from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
 from workers.errors import BadArguments, Refused
-from workers.fleet import inventory, model_options
+from workers.fleet import engine_arguments, inventory, model_options
 from workers.fleet.model_options import OptionChange
 from workers.models import Deployment, Replica, Slot
 from workers.weights import hub_tokens
@@ -166,6 +166,17 @@ def test_an_option_that_the_engine_refuses_names_its_field(sentence: str, param:
     answer = errors.handle(BadArguments("vllm", sentence), {})
     assert answer is not None
     assert (answer.status_code, answer.data["error"]["param"]) == (400, param)
+
+
+def test_options_are_checked_one_after_another(
+    world: World, as_operator: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixtures.fleet(world)
+    monkeypatch.setattr(engine_arguments, "TURN_SECONDS", 0.01)
+    with engine_arguments._TURN:
+        refused = as_operator.patch(TINY, {"kv_dtype": "fp8"}, format="json")
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "refused")
+    assert as_operator.patch(TINY, {"kv_dtype": "fp8"}, format="json").status_code == 200
 
 
 def test_no_tenant_changes_options(world: World, as_acme: APIClient, as_globex: APIClient) -> None:
