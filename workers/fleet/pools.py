@@ -29,10 +29,9 @@ def ensure(actor: Actor, name: str, kind: str, wanted: PoolSettings) -> Pool:
     if not 0 < wanted.low_water < wanted.high_water <= 1:
         raise BadCount(wanted.low_water, f"above 0 and below the high water mark of {wanted.high_water:g}", "low water")
     reconciler.lock(wait=True)
-    row = Pool.objects.select_for_update(no_key=True).filter(name=name).first()
     after = asdict(wanted)
-    if row is None:
-        row = Pool.objects.create(name=name, kind=kind, **after)
+    row, is_new = Pool.objects.select_for_update(no_key=True).get_or_create(name=name, defaults={"kind": kind, **after})
+    if is_new:
         audit.record(actor, "pool.created", ("pool", row.id), after={"name": name, "kind": kind, **after})
         return row
     if row.kind != kind:

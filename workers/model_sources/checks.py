@@ -39,7 +39,7 @@ def check(name: str, spec: ModelSpec, pool: Pool | None) -> ModelSpec:
     check_name(name)
     check_name_is_free(name)
     _check_length(spec)
-    _check_arguments(spec)
+    check_arguments(spec)
     if pool is not None:
         check_gang(spec.slots_per_replica, pool)
     engine_options.check(spec.options, slots=spec.slots_per_replica)
@@ -91,7 +91,7 @@ def _check_length(spec: ModelSpec) -> None:
         raise ModelRefused(f"--source has {len(spec.source)} characters; {LONGEST_SOURCE} are allowed.", "")
 
 
-def _check_arguments(spec: ModelSpec) -> None:
+def check_arguments(spec: ModelSpec) -> None:
     """Raise ModelRefused for arguments of the engine that have an option of their own, or need to be allowed."""
     if (own := own_arguments.find(spec.engine_args)) is not None:
         raise ModelRefused(f"{own.name} is no argument for --engine-args.", own.instead)

@@ -101,7 +101,7 @@ def own_arguments(revision: ModelRevision) -> tuple[str, ...]:
     for count in range(len(given) + 1):
         if replace(spec, engine_args=given[count:]).needed_args() == given[:count]:
             return given[count:]
-    return given
+    return given[2:] if given[:1] == ("--revision",) else given
 
 
 def is_tiny(source: str) -> bool:
@@ -111,7 +111,7 @@ def is_tiny(source: str) -> bool:
 
 def deployment_name(model_name: str) -> str:
     """Return the name of a model's deployment: only characters that a URL allows, at most 63."""
-    return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]
+    return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63].strip("-")
 
 
 def context_length(folder: Path, wanted: int) -> int:

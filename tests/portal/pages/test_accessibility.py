@@ -26,6 +26,7 @@ TENANT = "tenants/acme/"
 PAGES = (
     "",
     "fleet/",
+    "fleet/file/",
     "requests/",
     "savings/",
     "tenants/",

@@ -145,6 +145,7 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
     for path in (
         "",
         "fleet/",
+        "fleet/file/",
         "requests/",
         "tenants/",
         "models/",

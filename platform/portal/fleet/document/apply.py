@@ -13,9 +13,10 @@ from django.db import transaction
 from billing.errors import BillingError, PriceJump
 from billing.pricing import prices
 from billing.pricing.rating import Rates
-from catalogue import registry, routing_policy
+from catalogue import administration, registry, routing_policy
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
+from catalogue.models import Model as ModelRow
 from catalogue.registry import Description
 from catalogue.routing_policy import BadPolicy
 from portal.fleet import model_changes
@@ -30,6 +31,7 @@ from tenants import registry as tenants
 from tenants.audit import Actor
 from tenants.errors import TenantError
 from tenants.ids import PLATFORM_SLUG
+from tenants.models import Tenant as TenantRow
 from workers import tasks
 from workers.engines.driver import TINY_MODEL
 from workers.errors import WorkerError
@@ -74,31 +76,55 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
     with transaction.atomic():
         prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
         reconciler.lock(wait=True)
-        before = present.read()
+        _lock_models()
+        before, digests = present.read(), present.digests()
         _check_unchanged(wanted, checked, before)
-        _bring_about(actor, wanted, described, confirm_prices=confirm_prices)
         if prune:
             _prune(actor, wanted)
-        changes = difference.between(before, present.read())
+        _bring_about(actor, wanted, before, described, confirm_prices=confirm_prices)
+        changes = difference.between(before, present.read(), digests, present.digests())
         tasks.hint(())
         if dry_run:
             transaction.set_rollback(True)
     return Outcome(changes=changes, notes=notes)
 
 
-def _bring_about(actor: Actor, wanted: Fleet, described: dict[str, Description], *, confirm_prices: bool) -> None:
+def _lock_models() -> None:
+    """Lock the platform and its models, in one order, so that no change of one model can wait in a circle with this."""
+    list(TenantRow.objects.select_for_update(no_key=True).filter(slug=PLATFORM_SLUG).values_list("id"))
+    rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG).select_for_update(of=("self",)).order_by("id")
+    list(rows.values_list("id"))
+
+
+def _bring_about(
+    actor: Actor, wanted: Fleet, before: Fleet, described: dict[str, Description], *, confirm_prices: bool
+) -> None:
+    """Write the entries that differ from what is there."""
+    _free_aliases(actor, wanted, before)
+    models, deployed = {each.name: each for each in before.models}, {each.model: each for each in before.deployments}
     for at, pool in enumerate(wanted.pools):
-        with _about(f"pools[{at}]"):
-            _set_pool(actor, pool)
+        if pool not in before.pools:
+            with _about(f"pools[{at}]"):
+                _set_pool(actor, pool)
     for at, model in enumerate(wanted.models):
         with _about(f"models[{at}]"):
-            _set_model(actor, model, described.get(model.name))
+            _set_model(actor, model, described.get(model.name), known=model.name in models)
         if model.prices is not None:
             with _about(f"models[{at}].prices"):
                 _set_prices(actor, model.name, present.rates(model.prices), confirm=confirm_prices)
     for at, entry in enumerate(wanted.deployments):
-        with _about(f"deployments[{at}]"):
-            _set_deployment(actor, entry)
+        if entry.model in described or entry != deployed.get(entry.model):
+            with _about(f"deployments[{at}]"):
+                _set_deployment(actor, entry)
+
+
+def _free_aliases(actor: Actor, wanted: Fleet, before: Fleet) -> None:
+    """Take aliases from models of the document that another model of it is to have."""
+    aliases = {each.name: set(each.aliases) for each in wanted.models}
+    for model in before.models:
+        claimed = {alias for name, theirs in aliases.items() if name != model.name for alias in theirs}
+        if model.name in aliases and claimed.intersection(model.aliases):
+            administration.set_aliases(actor, model.name, set(model.aliases) - claimed)
 
 
 def _set_pool(actor: Actor, wanted: Pool) -> None:
@@ -109,15 +135,15 @@ def _set_pool(actor: Actor, wanted: Pool) -> None:
     operations.warm(actor, wanted.name, wanted.placeholders_per_node, wanted.placeholder_level)
 
 
-def _set_model(actor: Actor, wanted: Model, described: Description | None) -> None:
+def _set_model(actor: Actor, wanted: Model, described: Description | None, *, known: bool) -> None:
     if described is not None:
         found = Deployment.objects.filter(revision__model__name=wanted.name).order_by("name").first()
         slots_now = None if found is None else found.slots_per_replica
         revision = registry.register(actor, tenants.find_tenant(PLATFORM_SLUG), described, slots_now=slots_now)
-        if is_tiny(revision.source):
+        if is_tiny(revision.source) and wanted.prices is None:
             prices.ensure_demo_prices(actor, wanted.name)
     change = ModelChange(
-        archived=False,
+        archived=None if known else False,
         visibility=wanted.visibility,
         tenants=tuple(wanted.tenants),
         aliases=tuple(wanted.aliases),
@@ -171,16 +197,13 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry) -> None:
 
 
 def _prune(actor: Actor, wanted: Fleet) -> None:
-    """Archive the platform's models that a document does not name, and deployments of those that have none in it."""
-    now = present.read()
+    """Archive the platform's models that a document does not name; aliases that it gives to others go to them."""
     named = {each.name for each in wanted.models}
-    for model in now.models:
-        if model.name not in named:
-            model_changes.change(actor, model.name, ModelChange(archived=True))
-    deployed = {each.model for each in wanted.deployments}
-    for entry in now.deployments:
-        if entry.model in named - deployed:
-            deployments.archive(actor, registry.active(entry.model).model)
+    claimed = {alias for each in wanted.models for alias in each.aliases}
+    rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None).exclude(name__in=named)
+    for row in rows.prefetch_related("aliases").order_by("name"):
+        kept = tuple(alias.name for alias in row.aliases.all() if alias.name not in claimed)
+        model_changes.change(actor, row.name, ModelChange(archived=True, aliases=kept))
 
 
 def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Description]:
@@ -188,21 +211,30 @@ def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Descrip
 
     Left out is a model that is served like that ``now``, unless its folder is on this machine and may have changed.
     """
-    entries = {each.model: each for each in wanted.deployments}
-    served = _contents(now)
+    places = {each.model: at for at, each in enumerate(wanted.deployments)}
+    served, running = _contents(now), present.active()
     found: dict[str, Description] = {}
     for at, model in enumerate(wanted.models):
-        entry = entries.get(model.name)
-        if not Path(model.source or TINY_MODEL).is_dir() and (_content(model, entry) == served.get(model.name)):
+        entry = wanted.deployments[places[model.name]]
+        same = _content(model, entry) == served.get(model.name) and model.name in running
+        if same and not Path(model.source or TINY_MODEL).is_dir():
             continue
+        spec = replace(_spec(model, entry), hub_token=checks.stored_token(model.name))
+        if same:  # what it may run was allowed when it was deployed
+            spec = replace(spec, allow_remote_code=True, allow_pickle=True)
+        with _about(f"deployments[{places[model.name]}].engine_args"):
+            checks.check_arguments(spec)
         with _about(f"models[{at}]"):
-            spec = replace(_spec(model, entry), hub_token=checks.stored_token(model.name))
-            spec = checks.check(model.name, spec, _first_pool(entry))
-            found[model.name] = spec.described()
-            if spec.engine_args or spec.options != DEFAULT_OPTIONS:
-                why = engine_arguments.check(found[model.name])
-                if why:
-                    notes.append(f"The engine's arguments of {model.name} are not checked on this machine: {why}.")
+            spec = checks.check(model.name, spec, PoolRow.objects.filter(name=entry.pools[0]).first())
+            description = spec.described()
+        if same and description.digest() == running[model.name]:
+            continue
+        found[model.name] = description
+        if spec.engine_args or spec.options != DEFAULT_OPTIONS:
+            with _about(f"deployments[{places[model.name]}]"):
+                why = engine_arguments.check(description)
+            if why:
+                notes.append(f"The engine's arguments of {model.name} are not checked on this machine: {why}.")
     return found
 
 
@@ -217,41 +249,30 @@ def _check_unchanged(wanted: Fleet, checked: Fleet, now: Fleet) -> None:
 
 
 def _contents(fleet: Fleet) -> dict[str, tuple[object, ...]]:
-    """Return what the revision of each model is made of, by the model's name."""
-    deployed = {each.model: each for each in fleet.deployments}
-    return {each.name: _content(each, deployed.get(each.name)) for each in fleet.models}
+    """Return what the revision of each deployed model is made of, by the model's name."""
+    models = {each.name: each for each in fleet.models}
+    return {each.model: _content(models[each.model], each) for each in fleet.deployments if each.model in models}
 
 
-def _content(model: Model, entry: DeploymentEntry | None) -> tuple[object, ...]:
-    """Return what a revision of the model is made of."""
+def _content(model: Model, entry: DeploymentEntry) -> tuple[object, ...]:
+    """Return what a revision of the model is made of, and the pool that has to hold it."""
     of_model = (model.source, model.revision, model.task, model.context_tokens)
-    if entry is None:
-        return of_model
-    return (*of_model, entry.engine, entry.options, tuple(entry.engine_args), entry.slots_per_replica)
+    return (
+        *of_model, entry.engine, entry.options, tuple(entry.engine_args), entry.slots_per_replica, entry.pools[:1]
+    )  # fmt: skip
 
 
-def _first_pool(entry: DeploymentEntry | None) -> PoolRow | None:
-    """Return the first pool of an entry, if it exists already."""
-    return PoolRow.objects.filter(name=entry.pools[0]).first() if entry is not None else None
-
-
-def _spec(model: Model, entry: DeploymentEntry | None) -> ModelSpec:
-    spec = ModelSpec(
+def _spec(model: Model, entry: DeploymentEntry) -> ModelSpec:
+    return ModelSpec(
         name=model.name,
         source=model.source,
-        engine="vllm",
+        engine=entry.engine,
         task=model.task,
         context_tokens=model.context_tokens,
         commit=model.revision,
         allow_remote_code=model.allow_remote_code,
         allow_pickle=model.allow_pickle,
         tenants=tuple(model.tenants) if model.visibility == "private" else None,
-    )
-    if entry is None:
-        return spec
-    return replace(
-        spec,
-        engine=entry.engine,
         slots_per_replica=entry.slots_per_replica,
         engine_args=tuple(entry.engine_args),
         options=EngineOptions(**msgspec.structs.asdict(entry.options)),
@@ -273,6 +294,10 @@ def _check_names(wanted: Fleet) -> None:
     for at, entry in enumerate(wanted.deployments):
         if entry.model not in models:
             raise BadDocument(f"There is no model {entry.model!r} in the document.", f"deployments[{at}].model")
+    deployed = {each.model for each in wanted.deployments}
+    for at, model in enumerate(wanted.models):
+        if model.name not in deployed:
+            raise BadDocument(f"{model.name!r} has no deployment in the document.", f"models[{at}].name")
 
 
 @contextmanager
@@ -289,5 +314,5 @@ def _about(field: str) -> Iterator[None]:
     except WorkerError as error:
         words = worker_errors.words(error)
         raise BadDocument(f"{words[:1].upper()}{words[1:]}.", field) from error
-    except (BillingError, ValueError, OSError) as error:
+    except (BillingError, ArithmeticError, ValueError, OSError) as error:
         raise BadDocument(f"{error}.", field) from error

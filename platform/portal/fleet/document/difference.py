@@ -42,13 +42,19 @@ class Change:
         return "\n".join(lines)
 
 
-def between(before: Fleet, after: Fleet) -> list[Change]:
-    """Return the changes that lead from one document to the other, pools first."""
+def between(before: Fleet, after: Fleet, digests: Mapping[str, str], new_digests: Mapping[str, str]) -> list[Change]:
+    """Return the changes that lead from one document to the other, pools first.
+
+    The digests are of what each deployment runs: one that changes replaces its replicas, also where no field says so.
+    """
     found = []
     for kind in ("pool", "model", "deployment"):
         old, new = _entries(before, kind), _entries(after, kind)
         for name in sorted(old.keys() | new.keys()):
-            change = _change(kind, name, old.get(name), new.get(name))
+            was, becomes = old.get(name), new.get(name)
+            if kind == "deployment" and was is not None and becomes is not None:
+                was["revision"], becomes["revision"] = digests[name][:12], new_digests[name][:12]
+            change = _change(kind, name, was, becomes)
             if change is not None:
                 found.append(change)
     return found

@@ -35,7 +35,7 @@ FIELDS = {
 
 
 def read() -> Fleet:
-    """Return the pools, and the models of the platform that are not archived, with their deployments."""
+    """Return the pools, and the models of the platform that are deployed, with their deployments."""
     rows = models.Model.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None)
     catalogue = list(rows.prefetch_related("aliases").order_by("name"))
     active = {each.model_id: each for each in ModelRevision.objects.filter(model__in=catalogue, superseded_at=None)}
@@ -44,12 +44,26 @@ def read() -> Fleet:
         .select_related("revision__model")
         .order_by("name")
     )
+    runs = {each.revision.model_id for each in deployed}
     return Fleet(
         version=1,
         pools=[_pool(each) for each in Pool.objects.order_by("priority", "name")],
-        models=_models([each for each in catalogue if each.id in active], active),
+        models=_models([each for each in catalogue if each.id in runs and each.id in active], active),
         deployments=[_deployment(each) for each in deployed],
     )
+
+
+def digests() -> dict[str, str]:
+    """Return the digest of what each deployment of the platform runs, by the deployment's name."""
+    rows = Deployment.objects.filter(archived_at=None, revision__model__owner__slug=PLATFORM_SLUG)
+    return dict(rows.values_list("name", "revision__digest"))
+
+
+def active() -> dict[str, str]:
+    """Return the digest of each model of the platform that runs what is active, by the model's name."""
+    rows = Deployment.objects.filter(archived_at=None, revision__superseded_at=None)
+    rows = rows.filter(revision__model__owner__slug=PLATFORM_SLUG)
+    return dict(rows.values_list("revision__model__name", "revision__digest"))
 
 
 def text(fleet: Fleet) -> str:

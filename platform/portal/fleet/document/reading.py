@@ -13,9 +13,12 @@ import yaml
 from portal.fleet.document.schema import Fleet, json_schema
 
 #: Larger texts are not parsed.
-MAX_BYTES = 4 << 20
+MAX_BYTES = 512 << 10
+#: Values, keys and brackets; the largest document that a fleet needs has a tenth of that.
+MAX_EVENTS = 100_000
 #: Levels of nesting; a document has five.
 MAX_DEPTH = 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AT = re.compile(r" - at `(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.+)`$")
@@ -39,7 +42,7 @@ class BadDocument(Exception):
 def read(text: str) -> Fleet:
     """Return the document. Raises BadDocument."""
     if len(text.encode()) > MAX_BYTES:
-        raise BadDocument(f"The document has more than {MAX_BYTES >> 20} MiB.")
+        raise BadDocument(f"The document has more than {MAX_BYTES >> 10} KiB.")
     tree = _tree(text)
     try:
         return msgspec.convert(_value(tree), Fleet)
@@ -69,7 +72,7 @@ def _tree(text: str) -> yaml.Node:
 def _check_events(text: str) -> None:
     """Refuse what would take long to read: aliases, which repeat a value, and deep nesting."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
         line = event.start_mark.line + 1 if event.start_mark is not None else None
         if isinstance(event, yaml.AliasEvent):
             raise BadDocument("Aliases (`*name`) are not read: write the value again.", line=line)
@@ -77,6 +80,8 @@ def _check_events(text: str) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        if count > MAX_EVENTS:
+            raise BadDocument("It has too many values.", line=line)
         if depth > MAX_DEPTH:
             raise BadDocument("It nests too deep.", line=line)
 
@@ -99,6 +104,8 @@ def _value(node: yaml.Node) -> Any:
 
 
 def _scalar(node: yaml.Node, line: int) -> Any:
+    if _CONTROL.search(node.value):
+        raise BadDocument("A value has a line break, or another control character.", line=line)
     match node.tag.removeprefix("tag:yaml.org,2002:"):
         case "str" | "timestamp":
             return node.value

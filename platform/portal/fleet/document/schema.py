@@ -12,18 +12,18 @@ import msgspec
 from msgspec import Meta
 
 from catalogue.engine_options import DEFAULT
-from workers.fleet.deployments import MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
+from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
 
 #: Of each kind; a document is read as a whole.
-MOST_ENTRIES = 1000
+MOST_ENTRIES = 200
 MOST_ARGUMENTS = 1000
 
 Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=200, description="What clients call it.")]
 Share = Annotated[float, Meta(gt=0, le=1)]
 #: As text or a number; text is exact.
-Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0)]
+Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, lt=1e9)]
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     engine: Literal["vllm", "simulated"] = "vllm"
     options: EngineOptions = EngineOptions()
     engine_args: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS, description="Everything else.")] = []
-    drain_seconds: Annotated[int, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 600
+    drain_seconds: Annotated[int, Meta(ge=0, le=MAX_DRAIN_SECONDS)] = 600
     routing: Annotated[str, Meta(max_length=200, description="As `celery -A hearth fleet route` takes it.")] = (
         "expected-seconds"
     )

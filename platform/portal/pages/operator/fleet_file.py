@@ -29,6 +29,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         except BadDocument as error:
             problem = str(error)
     if outcome is not None and not dry_run:
+        for note in outcome.notes:
+            messages.info(request, note)
         count = len(outcome.changes)
         messages.success(request, f"Applied: {count} changed." if count else "The fleet is as the file says already.")
         return redirect("portal:fleet-file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from rest_framework.test import APIClient
@@ -145,8 +146,16 @@ def test_without_prune_other_models_stay_and_with_it_they_are_archived(world: Wo
         ("low_water: 0.2", "low_water: 0.9", "line 4, pools[1]: 0.9 low water"),
         ("displaced=0.5", "displaced=50", "line 21, deployments[0].routing: 50.0 is not a valid weight"),
         ("name: second", "name: first", "line 4, pools[1].name: 'first' is there twice."),
-        ('"--max-num-seqs", "8"', '"--model", "x"', "line 6, models[0]: --model is no argument for --engine-args."),
-        ('"--max-num-seqs", "8"', '"--no-such"', "line 6, models[0]: "),
+        (
+            '"--max-num-seqs", "8"',
+            '"--model", "x"',
+            "line 19, deployments[0].engine_args: --model is no argument for --engine-args.",
+        ),
+        (
+            '"--max-num-seqs", "8"',
+            '"--no-such"',
+            "line 13, deployments[0]: Simulated refuses the arguments: unrecognized arguments: --no-such.",
+        ),
         ("min_replicas: 1", "min_replicas: 4", "line 13, deployments[0]: 3 replicas at most are not allowed"),
         ('"0.15"', '"0.0000001"', "line 11, models[0].prices: 0.0000001 dollars for 1,000,000 are"),
     ],
@@ -174,6 +183,54 @@ def test_a_document_undoes_no_change_that_came_while_it_was_checked(
         _apply(WHOLE.replace('"8"', '"9"'))
     row = Deployment.objects.select_related("revision").get(name="chat")
     assert row.revision.options == {"host_memory_gib": 1}
+
+
+def test_a_model_without_a_deployment_is_refused(world: World) -> None:
+    with pytest.raises(BadDocument, match="'x' has no deployment in the document"):
+        _apply("version: 1\nmodels:\n- name: x")
+
+
+def test_files_that_changed_are_in_the_plan(world: World, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    text = WHOLE.replace("visibility: private", f"source: {tmp_path}\n    visibility: private")
+    _apply(text)
+    (tmp_path / "config.json").write_text('{"changed": true}')
+    (change,) = _apply(text, dry_run=True).changes
+    assert (change.kind, [each.field for each in change.values]) == ("deployment", ["revision"])
+    before = Deployment.objects.get(name="chat").revision_id
+    assert len(_apply(text).changes) == 1
+    assert Deployment.objects.get(name="chat").revision_id != before
+    assert _apply(text).changes == []
+
+
+def test_pruning_twice_changes_nothing_more(world: World) -> None:
+    _apply(WHOLE)
+    pools_alone = WHOLE.split("models:", maxsplit=1)[0]
+    _apply(pools_alone, prune=True)
+    before = AuditEntry.objects.count()
+    assert _apply(pools_alone, prune=True).changes == []
+    assert AuditEntry.objects.count() == before
+
+
+def test_an_alias_moves_from_one_model_to_another(world: World) -> None:
+    other = WHOLE.split("models:\n")[1].split("deployments:\n")
+    both = WHOLE.replace("[default, small]", "[small]").replace(
+        "deployments:\n",
+        other[0].replace("name: chat", "name: other").replace("[default, small]", "[default]")
+        + "deployments:\n"
+        + other[1].replace("model: chat", "model: other"),
+    )
+    _apply(WHOLE)
+    _apply(both)
+    assert {each.name: each.aliases for each in present.read().models} == {"chat": ["small"], "other": ["default"]}
+    _apply(WHOLE, prune=True)
+    assert {each.name: each.aliases for each in present.read().models} == {"chat": ["default", "small"]}
+
+
+def test_the_first_price_of_a_model_is_no_jump(world: World) -> None:
+    _apply(WHOLE.replace('"0.15"', '"150"'))
+    found = prices.in_force("chat")
+    assert found is not None and found.prompt_pico == 150_000_000
 
 
 def test_a_price_that_jumps_needs_to_be_confirmed(world: World) -> None:

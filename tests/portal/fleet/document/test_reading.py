@@ -66,6 +66,11 @@ def test_a_document_is_read_from_yaml_and_from_json() -> None:
             "version: 1\npools:\n- name: !!python/object:os.system a",
             "line 3: tag:yaml.org,2002:python/object:os.system",
         ),
+        (
+            'version: 1\npools: [{name: "a\\n", kind: cpu}]',
+            "line 2: A value has a line break, or another control character.",
+        ),
+        ("version: 1\nx: [" + "1," * 120_000 + "]", "line 2: It has too many values."),
         ("", "line 1: A document is a mapping"),
     ],
 )
@@ -76,7 +81,7 @@ def test_an_error_names_the_line_and_the_field(text: str, said: str) -> None:
 
 
 def test_a_document_that_is_too_large_is_not_parsed() -> None:
-    with pytest.raises(BadDocument, match="more than 4 MiB"):
+    with pytest.raises(BadDocument, match="more than 512 KiB"):
         reading.read("#" * (reading.MAX_BYTES + 1))
 
 
