@@ -18,7 +18,9 @@ from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.devices.provider import Device
 from workers.processes import ProcessIdentity
 
-UUID = f"GPU-{uuid4()}"
+#: The same in every process that collects the tests, and of no real GPU.
+UUID = "GPU-7d1f6c0e-3b52-4a8e-9c41-5e0a7b1d2f93"
+OTHER = "GPU-c2a94e17-60d8-4f3b-8b7a-1e95d3f04a68"
 #: Of an index that no variable of a test names.
 DEVICE = Device(uuid=UUID, index=4711)
 
@@ -38,7 +40,7 @@ def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
         yield start
 
 
-@pytest.mark.parametrize("value", [UUID, f"GPU-{uuid4()}, {UUID}", UUID[:12], "3,4711"])
+@pytest.mark.parametrize("value", [UUID, f"{OTHER}, {UUID}", UUID[:12], "3,4711"])
 def test_a_process_with_the_device_in_its_variable_claims_it(value: str, sleeper: Sleeper, tmp_path: Path) -> None:
     process = sleeper(CUDA_VISIBLE_DEVICES=value)
     assert device_claims.claim_on(DEVICE, tmp_path) == f"process {process.pid} has it in CUDA_VISIBLE_DEVICES"
@@ -46,7 +48,7 @@ def test_a_process_with_the_device_in_its_variable_claims_it(value: str, sleeper
     assert device_claims.claim_on(DEVICE, tmp_path) == ""
 
 
-@pytest.mark.parametrize("value", ["", ",", "47", f"GPU-{uuid4()}"])
+@pytest.mark.parametrize("value", ["", ",", "47", OTHER])
 def test_a_process_with_other_devices_in_its_variable_does_not(value: str, sleeper: Sleeper, tmp_path: Path) -> None:
     sleeper(CUDA_VISIBLE_DEVICES=value)
     assert device_claims.claim_on(DEVICE, tmp_path) == ""
