@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from django.db import connection
-from django.db.models import Min
 
 from catalogue import routing_policy
+from catalogue.models import ModelRevision
 from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
@@ -91,10 +91,23 @@ def ready() -> tuple[Endpoint, ...]:
 
 
 def last_contexts() -> dict[RevisionId, int]:
-    """Return the shortest context that an engine has had, for each active revision whose context is the model's own."""
-    own = Replica.objects.filter(revision__context_length_tokens=0, revision__superseded_at=None)
-    found = own.exclude(context_tokens=None).values_list("revision_id").annotate(shortest=Min("context_tokens"))
-    return dict(found)
+    """Return the context that the newest engine had, for each active revision whose context is the model's own.
+
+    Engines of an earlier revision of the same source count, because another option makes another revision.
+    """
+    own = ModelRevision.objects.filter(context_length_tokens=0, superseded_at=None)
+    active = {
+        model_id: (revision_id, source) for revision_id, model_id, source in own.values_list("id", "model_id", "source")
+    }
+    rows = Replica.objects.filter(revision__model_id__in=active, context_tokens__gt=0)
+    newest = rows.order_by("revision__model_id", "revision__source", "-id").distinct(
+        "revision__model_id", "revision__source"
+    )
+    return {
+        RevisionId(active[model_id][0]): tokens
+        for model_id, source, tokens in newest.values_list("revision__model_id", "revision__source", "context_tokens")
+        if source == active[model_id][1] and tokens is not None
+    }
 
 
 def announce() -> None:

@@ -62,4 +62,4 @@ def fit(model: ServedModel, context_tokens: int) -> ServedModel:
 
 
 def _known(contexts: Iterable[int | None]) -> list[int]:
-    return [each for each in contexts if each is not None]
+    return [each for each in contexts if each]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
+from django.utils import timezone
 
 from catalogue.models import ModelRevision
 from gateway.control_plane.model_contexts import UNKNOWN_CONTEXT_TOKENS
@@ -17,6 +20,11 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 def shown(gateway: Gateway) -> int:
     """Return the model's context in the gateway's snapshot."""
     return gateway.runtime.feed.snapshot.catalogue.models[MODEL].context_length_tokens
+
+
+def revision_shown(gateway: Gateway) -> UUID:
+    """Return the model's revision in the gateway's snapshot."""
+    return gateway.runtime.feed.snapshot.catalogue.models[MODEL].revision_id
 
 
 def engines_say(gateway: Gateway, *contexts: int | None) -> None:
@@ -61,3 +69,24 @@ async def test_without_a_ready_replica_the_context_is_that_of_the_last_ones(gate
 
     await in_database(stop)
     await until(lambda: shown(gateway) == 3072)
+
+
+@pytest.mark.parametrize(("source", "expected"), [("", 3072), ("/models/other", UNKNOWN_CONTEXT_TOKENS)])
+async def test_another_revision_of_the_same_files_keeps_it_until_its_engines_are_ready(
+    gateway: Gateway, source: str, expected: int
+) -> None:
+    def stop_and_revise() -> None:
+        use_the_models_own(gateway)
+        engines_say(gateway, 4096, 3072)
+        Replica.objects.update(state=Replica.State.STOPPED)
+        old = ModelRevision.objects.get(id=gateway.world.revision.id)
+        ModelRevision.objects.filter(id=old.id).update(superseded_at=timezone.now())
+        ModelRevision.objects.create(
+            model=old.model, source=source or old.source, digest="f" * 64, engine=old.engine, context_length_tokens=0
+        )
+        policy_epoch.bump(models=True)
+        endpoints.announce()
+
+    await in_database(stop_and_revise)
+    await until(lambda: revision_shown(gateway) != gateway.world.revision.id)
+    await until(lambda: shown(gateway) == expected)
