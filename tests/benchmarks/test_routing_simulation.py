@@ -72,6 +72,7 @@ def test_through_more_processes_a_tenant_gets_no_more() -> None:
     assert shares[Unshared] < 0.4
 
 
+@pytest.mark.long
 def test_with_host_memory_evicted_prompts_come_back_and_the_cost_counts_it() -> None:
     shown = {
         policy: host_memory.simulate(

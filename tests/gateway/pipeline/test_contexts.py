@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from catalogue.models import ModelRevision
@@ -75,6 +76,7 @@ async def test_without_a_ready_replica_the_context_is_that_of_the_last_ones(gate
 async def test_another_revision_of_the_same_files_keeps_it_until_its_engines_are_ready(
     gateway: Gateway, source: str, expected: int
 ) -> None:
+    @transaction.atomic
     def stop_and_revise() -> None:
         use_the_models_own(gateway)
         engines_say(gateway, 4096, 3072)

@@ -15,6 +15,7 @@ from workers.models import HubToken
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.long
 def test_a_token_is_set_from_a_file_and_removed(hearth: Hearth, tmp_path: Path) -> None:
     owner = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     Model.objects.create(name="llama", owner=owner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
@@ -27,6 +27,7 @@ from portal.api.authentication import OperatorChanges, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
+from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.models import Tenant
 from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
@@ -289,7 +290,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
-    priced = prices.priced((model.name for model in models), principal.tenants or ())
+    priced = _priced({model.name for model in models}, principal)
     return [
         CatalogueEntry(
             model=model,
@@ -304,3 +305,14 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
         )
         for model in models
     ]
+
+
+def _priced(names: Collection[str], principal: Principal) -> set[str]:
+    """Return which of the models have a price for the caller, read behind row-level security for tenants."""
+    if principal.tenants is None:
+        return prices.priced(names)
+    found: set[str] = set()
+    for tenant_id in sorted(principal.tenants):
+        with as_tenant(tenant_id):
+            found |= prices.priced(names, [tenant_id])
+    return found
