@@ -7,6 +7,7 @@ from workers.models.deployments import Deployment, DeploymentPool
 from workers.models.nodes import Level, Node, Pool, Slot
 from workers.models.placeholders import Placeholder, SlotLease
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
+from workers.models.rollouts import Rollout, RolloutTraffic
 from workers.models.scaling import GatewayLoad, ScaleDecision
 from workers.models.weights import HubToken, Weights
 
@@ -22,6 +23,8 @@ __all__ = [
     "Pool",
     "Replica",
     "ReplicaEvent",
+    "Rollout",
+    "RolloutTraffic",
     "ScaleDecision",
     "Slot",
     "SlotLease",

@@ -39,6 +39,8 @@ class Deployment(models.Model):
     pools: models.ManyToManyField[Pool, DeploymentPool] = models.ManyToManyField(Pool, through="DeploymentPool")
     #: How its requests choose a replica, as ``catalogue.routing_policy`` writes it; None for the default.
     routing = models.JSONField(null=True, blank=True)
+    #: How its replicas are replaced, as ``workers.serving.rollout_policy`` writes it; None for the default.
+    rollout = models.JSONField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -37,6 +37,13 @@ class Replica(models.Model):
         LOST = "lost"
         FAILED = "failed"
 
+    class Canary(models.TextChoices):
+        NONE = ""
+        PENDING = "pending"
+        RUNNING = "running"
+        PASSED = "passed"
+        FAILED = "failed"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="replicas")
     revision = models.ForeignKey(ModelRevision, on_delete=models.PROTECT, related_name="replicas")
@@ -45,6 +52,14 @@ class Replica(models.Model):
     placeholder = models.OneToOneField(
         "Placeholder", null=True, blank=True, on_delete=models.PROTECT, related_name="replica"
     )
+    #: The rollout that made it.
+    rollout = models.ForeignKey("Rollout", null=True, blank=True, on_delete=models.PROTECT, related_name="replicas")
+    #: Whether it passed its rollout's canary. One that did not gets no requests.
+    canary = models.CharField(max_length=16, choices=Canary.choices, blank=True, default="", db_default="")
+    #: What the canary found.
+    canary_note = models.CharField(max_length=500, blank=True, default="", db_default="")
+    #: Since when the canary is in this state.
+    canary_at = models.DateTimeField(null=True, blank=True)
     desired_state = models.CharField(max_length=16, choices=Desired.choices, default=Desired.RUNNING)
     #: An operator drains it: it serves until its replacement is ready, then stops. See ``placement.plan``.
     leaving = models.BooleanField(default=False, db_default=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F
 from django.db.models.functions import Now
@@ -24,6 +25,8 @@ class GatewayLoad(models.Model):
     reported_at = models.DateTimeField(db_default=Now())
     #: When it last had a request. Short requests can begin and end between two reports.
     busy_at = models.DateTimeField(null=True)
+    #: Replicas that it sends requests to; reported while the deployment has a rollout.
+    replicas = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
     #: Fingerprint of its newest engine key. Empty: the process is of a version that had one key.
     engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
 
