@@ -37,8 +37,9 @@ async def test_a_tool_is_called(client: Client, choice: object, finish: str, str
 async def test_a_call_is_streamed_with_its_name_first(client: Client) -> None:
     chunks = await client.stream(CHAT, ASKED | {"tools": [TOOL], "tool_choice": "required"})
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert (deltas[0], deltas[-1]) == ({"role": "assistant", "content": ""}, {})
-    calls = [delta["tool_calls"][0] for delta in deltas[1:-1] if delta]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    # A busy engine sends the end of the call with its last chunk, which is empty otherwise.
+    calls = [delta["tool_calls"][0] for delta in deltas[1:] if delta.get("tool_calls")]
     assert list(calls[0]) == ["id", "type", "index", "function"]
     assert calls[0]["function"] == {"name": "weather"}
     assert {tuple(call) for call in calls[1:]} == {("index", "function")}
