@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from tests import emptied_database
+from tests.servers import database_is_embedded, superuser_url
 
 #: A busy machine is no failure: the first text that is drawn there took over a second, which Hypothesis refuses.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,14 +52,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_a_flush_leaves_out() -> Iterator[None]:
-    """After a test that committed, a flush empties the tables: restore the row that migrations make, and empty usage.
+def cheap_passwords() -> Iterator[None]:
+    """Hash passwords with few rounds: a real hash takes half a second. Other processes can check these hashes."""
+    with override_settings(PASSWORD_HASHERS=["tests.cheap_passwords.FewRounds"]):
+        yield
 
-    Django does not manage the table of usage, so a flush leaves it as it is.
+
+@pytest.fixture(scope="session", autouse=True)
+def what_a_flush_leaves_out() -> Iterator[None]:
+    """After a test that committed, empty the database quickly where the superuser is known.
+
+    Elsewhere by Django's flush. That empties the row that migrations make, too, and leaves usage, which Django does not
+    manage: restore the one and empty the other.
     """
     from django.apps import apps
     from django.db import connections
     from django.db.models.signals import post_migrate
+    from django.test import TransactionTestCase
 
     from tenants.models import PolicyEpoch
 
@@ -66,9 +79,15 @@ def what_a_flush_leaves_out() -> Iterator[None]:
         with connections[using].cursor() as cursor:
             cursor.execute("TRUNCATE billing_usagerecord")
 
-    post_migrate.connect(restore, sender=apps.get_app_config("tenants"))
-    yield
-    post_migrate.disconnect(restore, sender=apps.get_app_config("tenants"))
+    def empty(case: TransactionTestCase) -> None:
+        emptied_database.empty(superuser_url(connections["default"].settings_dict["NAME"]))
+
+    with pytest.MonkeyPatch.context() as patched:
+        if database_is_embedded():
+            patched.setattr(TransactionTestCase, "_fixture_teardown", empty)
+        post_migrate.connect(restore, sender=apps.get_app_config("tenants"))
+        yield
+        post_migrate.disconnect(restore, sender=apps.get_app_config("tenants"))
 
 
 def _place(item: pytest.Item) -> int:

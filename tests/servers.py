@@ -80,6 +80,18 @@ def app_database_url() -> Iterator[str]:
     yield postgres.urls.app
 
 
+def database_is_embedded() -> bool:
+    """Return whether the session has a PostgreSQL of its own, all of whose roles are known."""
+    postgres, _ = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
+    return os.environ["DATABASE_URL"] == postgres.urls.owner
+
+
+def superuser_url(database: str) -> str:
+    """Return the address of a database of the session's embedded PostgreSQL as its superuser."""
+    postgres, _ = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
+    return _superuser_url(postgres, database)
+
+
 def node_database_url() -> str | None:
     """Return the address of the session's PostgreSQL as the role of NODE; None on a server of your own."""
     postgres, _ = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
@@ -103,11 +115,14 @@ def _node_url(postgres: PostgresServer) -> str:
     return urlsplit(postgres.urls.app)._replace(netloc=f"hearth_node_{NODE}:{NODE_PASSWORD}@").geturl()
 
 
+def _superuser_url(postgres: PostgresServer, database: str) -> str:
+    superuser = f"hearth_super:{postgres.passwords.superuser}@"
+    return urlsplit(postgres.urls.owner)._replace(netloc=superuser, path=f"/{database}").geturl()
+
+
 def _add_node_login(postgres: PostgresServer) -> None:
     """Create the role of NODE, as an operator does for each node."""
-    superuser = f"hearth_super:{postgres.passwords.superuser}@"
-    address = urlsplit(postgres.urls.owner)._replace(netloc=superuser, path="/postgres").geturl()
-    with psycopg.connect(address, autocommit=True) as connection:
+    with psycopg.connect(_superuser_url(postgres, "postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE ROLE hearth_node_{NODE} LOGIN PASSWORD '{NODE_PASSWORD}' IN ROLE hearth_node")
         connection.execute(f"GRANT hearth_node_{NODE} TO hearth_owner WITH INHERIT FALSE, SET TRUE")
 
