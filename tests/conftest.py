@@ -23,16 +23,20 @@ settings.load_profile("unhurried")
 TESTS = Path(__file__).parent
 #: Folders whose tests share an instance or an engine that starts slowly: one process runs each of them, and first.
 SHARED = ("journey", "engines")
+#: Files that share an instance, in this order: one process runs both.
+ONE_INSTANCE = ("tests/hearth/health/test_roles.py", "tests/hearth/supervisor/test_up.py")
 #: Then those whose files take longest, so that no process is left alone with one at the end.
 LONG_FILES = ("chaos", "docker", "hearth", "workers")
 
 
 class ByFolderOrFile(LoadScopeScheduling):  # type: ignore[misc]  # it carries no types
-    """Deals tests out to the processes of pytest-xdist: a folder of SHARED as a whole, other tests by file."""
+    """Deals tests out to the processes of pytest-xdist: SHARED folders and ONE_INSTANCE whole, other tests by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.split("/")[1]
+        if file in ONE_INSTANCE:
+            return ONE_INSTANCE[0]
         return folder if folder in SHARED else file
 
 

@@ -1,4 +1,4 @@
-"""Data directories for tests that start an instance."""
+"""Data directories for tests that start an instance, and an instance that several files share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
+from tests.hearth.instances import Instance, instance_of_its_own
 
 
 @contextmanager
@@ -37,3 +38,13 @@ def shared_instance_dir() -> Iterator[Path]:
     """Return one for all tests of a module that only read."""
     with _instance() as path:
         yield path
+
+
+@pytest.fixture(scope="session")
+def life() -> Iterator[Instance]:
+    """Return the instance of health/test_roles.py and then supervisor/test_up.py, which also stops and breaks it.
+
+    Not started. One for both, because a start takes long; ``tests/conftest.py`` has one process run both files.
+    """
+    with instance_of_its_own("hearth-life-", HEARTH_LOG_FORMAT="json", HEARTH_LOG_REQUESTS="1") as found:
+        yield found

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,18 @@ from hearth.instance import instance as instances
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from hearth.supervisor import lock
 from tests.ports import INSTANCE_PORTS, free_ports
-from workers.processes import ProcessIdentity, find_by_environment
+from workers.processes import ProcessIdentity, find_by_environment, is_running
 
 NOT_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance that is controlled by the command alone."""
+    """An instance that is controlled by the command alone. ``settings`` are environment variables of its own."""
 
     folder: Path
     port: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,6 +40,7 @@ class Instance:
         return inherited | {
             "HEARTH_DATA_DIR": str(self.folder),
             "HEARTH_PORT": str(self.port),
+            **self.settings,
         }
 
     @property
@@ -56,15 +58,21 @@ class Instance:
             check=False,
         )
 
-    def up(self) -> dict[str, Any]:
+    def up(self, *options: str) -> dict[str, Any]:
         """Start it unless it runs, and return the content of up.json."""
-        done = self.run("up", "--detach", "--engine", "simulated")
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        if not self._is_up():
+            done = self.run("up", "--detach", "--engine", "simulated", *options)
+            assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return self.up_json
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
         return found
+
+    def _is_up(self) -> bool:
+        """Return whether a supervisor runs and has written where to go, which it does when all is ready."""
+        found = process_records.read_record(self.folder / "supervisor.json")
+        return found is not None and is_running(found) and (self.folder / "up.json").exists()
 
     def supervisor(self) -> ProcessIdentity:
         found = process_records.read_record(self.folder / "supervisor.json")
@@ -109,11 +117,11 @@ def unstarted(data_dir: Path, port: int) -> instances.Instance:
 
 
 @contextmanager
-def instance_of_its_own(prefix: str) -> Iterator[Instance]:
+def instance_of_its_own(prefix: str, **settings: str) -> Iterator[Instance]:
     """Yield an instance in a temporary folder, on free ports, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     folder.chmod(0o711)
-    found = Instance(folder, free_ports(INSTANCE_PORTS))
+    found = Instance(folder, free_ports(INSTANCE_PORTS), settings)
     try:
         yield found
     finally:

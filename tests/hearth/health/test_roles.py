@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hearth.instance.health_ports import ORDER
 from hearth.instance.roles import ROLES
 from hearth.paths import ROOT
-from tests.hearth.instances import Instance, instance_of_its_own, wait_for
+from tests.hearth.instances import Instance, wait_for
 
 NAMES = [role.name for role in ROLES]
 #: Of each role, something that only it can know.
@@ -36,12 +36,10 @@ FORBIDDEN_LABELS = ("tenant", "project", "key")
 
 
 @pytest.fixture(scope="module")
-def instance() -> Iterator[Instance]:
-    with pytest.MonkeyPatch.context() as environment, instance_of_its_own("hearth-vitals-") as found:
-        environment.setenv("HEARTH_LOG_FORMAT", "json")
-        environment.setenv("HEARTH_LOG_REQUESTS", "1")
-        found.up()
-        yield found
+def instance(life: Instance) -> Instance:
+    """Return the shared instance, started. Its logs are JSON and name each request."""
+    life.up()
+    return life
 
 
 def test_every_role_has_a_port_of_its_own() -> None:

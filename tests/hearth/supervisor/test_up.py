@@ -11,23 +11,21 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from hearth import process_records
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
-from tests.hearth.instances import Instance, instance_of_its_own, wait_for
+from tests.hearth.instances import Instance, wait_for
 from workers.processes import is_running
 
 ROLES = ["drain", "agent", "control", "gateway", "portal", "inference", "beat"]
 
 
 @pytest.fixture(scope="module")
-def instance() -> Iterator[Instance]:
-    with instance_of_its_own("hearth-life-") as found:
-        yield found
+def instance(life: Instance) -> Instance:
+    return life
 
 
 def test_up_json_says_where_to_go_and_only_to_its_owner(instance: Instance) -> None:
