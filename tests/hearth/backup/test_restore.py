@@ -17,6 +17,8 @@ from hearth.embedded.postgres import binary
 from tests.hearth.clients import Client, chat
 from tests.hearth.instances import Instance, instance_of_its_own, unstarted, wait_for
 
+#: An engine is all that a backup has to keep up with.
+SMALL = ("--replicas", "1", "--placeholders", "0")
 ROWS = "SELECT * FROM billing_usagerecord ORDER BY id"
 #: What each tenant owes by the ledger, and by its usage.
 OWED = """
@@ -43,7 +45,7 @@ def target() -> Iterator[Instance]:
 def test_a_restored_instance_has_every_key_and_all_usage_up_to_the_backup(
     source: Instance, target: Instance, tmp_path: Path
 ) -> None:
-    up = source.up()
+    up = source.up(*SMALL)
     keys = [tenant["api_key"] for tenant in up["tenants"]]
     recipient = _done(source, "backup-key", str(tmp_path / "key")).strip()
     file = tmp_path / "backup"
@@ -74,9 +76,10 @@ def test_a_restored_instance_has_every_key_and_all_usage_up_to_the_backup(
     refused = source.run("restore", str(file), "--identity", str(tmp_path / "key"))
     assert (refused.returncode, "holds an instance already" in refused.stderr) == (1, True)
 
+    _is_refused_when_damaged(file, tmp_path / "key", target)
     assert "can be restored" in _done(target, "backup", "--verify", str(file), "--identity", str(tmp_path / "key"))
     _done(target, "restore", str(file), "--identity", str(tmp_path / "key"))
-    restored = target.up()
+    restored = target.up(*SMALL)
     assert restored["tenants"] == up["tenants"]
     assert restored["admin"] == up["admin"]
     assert [chat(restored["api_base"], key) for key in keys]
@@ -90,40 +93,36 @@ def test_a_restored_instance_has_every_key_and_all_usage_up_to_the_backup(
     assert _shape(target) == shape
 
 
-def test_a_damaged_backup_is_refused_before_anything_is_written(source: Instance, tmp_path: Path) -> None:
-    file, passphrase = tmp_path / "backup", tmp_path / "passphrase"
-    passphrase.write_text("correct horse battery staple\n")
-    source.run("down")
-    _done(source, "backup", str(file), "--passphrase-file", str(passphrase))  # starts the database for as long
-    content = bytearray(file.read_bytes())
-    content[-100] ^= 1
-    (tmp_path / "damaged").write_bytes(content)
-    with instance_of_its_own("hearth-damaged-") as empty:
-        refused = empty.run("restore", str(tmp_path / "damaged"), "--passphrase-file", str(passphrase))
-        assert (refused.returncode, "cannot be decrypted" in refused.stderr) == (1, True)
-        assert sorted(path.name for path in empty.folder.iterdir()) == ["beat", "engines", "lock", "logs", "run", "wal"]
-        passphrase.write_text("another one")
-        refused = empty.run("restore", str(file), "--passphrase-file", str(passphrase))
-        assert (refused.returncode, "not the one of this backup" in refused.stderr) == (1, True)
-        assert not (empty.folder / "secrets.json").exists()
-        assert empty.leftovers() == []
-    assert _done(source, "restore", "--help")
-    again = source.run("backup", str(file), "--passphrase-file", str(passphrase))
-    assert (again.returncode, "exists." in again.stderr) == (1, True)
-
-
 @pytest.mark.long
 def test_what_is_replaced_is_moved_aside(source: Instance, tmp_path: Path) -> None:
     file, passphrase = tmp_path / "backup", tmp_path / "passphrase"
     passphrase.write_text("correct horse battery staple\n")
     source.up()
     source.run("down")
-    _done(source, "backup", str(file), "--passphrase-file", str(passphrase))
+    _done(source, "backup", str(file), "--passphrase-file", str(passphrase))  # starts the database for as long
+    again = source.run("backup", str(file), "--passphrase-file", str(passphrase))
+    assert (again.returncode, "exists." in again.stderr) == (1, True)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("another one")
+    refused = source.run("restore", str(file), "--replace", "--passphrase-file", str(wrong))
+    assert (refused.returncode, "not the one of this backup" in refused.stderr) == (1, True)
     secrets = (source.folder / "secrets.json").read_text()
     _done(source, "restore", str(file), "--replace", "--passphrase-file", str(passphrase))
     [aside] = source.folder.glob("replaced-*")
     assert (aside / "postgres").is_dir()
     assert (aside / "secrets.json").read_text() == (source.folder / "secrets.json").read_text() == secrets
+
+
+def _is_refused_when_damaged(file: Path, identity: Path, empty: Instance) -> None:
+    """Restore the backup with one other bit: nothing is written to an instance that was never started."""
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    damaged = file.with_name("damaged")
+    damaged.write_bytes(content)
+    refused = empty.run("restore", str(damaged), "--identity", str(identity))
+    assert (refused.returncode, "cannot be decrypted" in refused.stderr) == (1, True)
+    assert sorted(path.name for path in empty.folder.iterdir()) == ["beat", "engines", "lock", "logs", "run", "wal"]
+    assert empty.leftovers() == []
 
 
 def _done(instance: Instance, *arguments: str) -> str:
