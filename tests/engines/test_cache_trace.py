@@ -1,6 +1,7 @@
 """Over one trace both engines find the same tokens cached, request by request, in a cache too small for the trace.
 
 For the simulated engine of the session it shows that the cache can be emptied; for vLLM, that the simulation is right.
+That one takes long; in `make test`, test_prefix_cache.py shows hits and evictions in both engines.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 import aiohttp
+import pytest
 
 from tests.engines.replica import BLOCK_TOKENS, Client, running
 
@@ -92,6 +94,11 @@ async def replayed(client: Client) -> list[Found]:
     return found
 
 
+@pytest.mark.parametrize(
+    "replica",
+    ["simulated", pytest.param("vllm", marks=[pytest.mark.real_engine, pytest.mark.long])],
+    indirect=True,
+)
 async def test_every_request_finds_the_same_in_both_engines(client: Client) -> None:
     with running("simulated", "--prefill-tokens-per-second", "0") as replica:
         async with aiohttp.ClientSession() as session:

@@ -99,11 +99,12 @@ def stored(instance: Instance) -> set[str]:
     return {row["id"] for row in csv.DictReader(io.StringIO(export.text))}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "away",
     [
-        pytest.param(("redis", "beat"), id="broker and beat", marks=pytest.mark.long),
+        pytest.param(("redis", "beat"), id="broker and beat"),
         pytest.param(("postgres",), id="database"),
     ],
 )

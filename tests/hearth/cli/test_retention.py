@@ -16,6 +16,7 @@ from tests.hearth.cli.conftest import Hearth
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.long
 def test_the_policy_is_shown_and_changed(hearth: Hearth) -> None:
     changed = hearth("retention", "--requests-months", "6", "--events-days", "forever")
     assert (changed.returncode, changed.stderr) == (0, "")
