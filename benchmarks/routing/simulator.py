@@ -106,7 +106,7 @@ class Engine:
 
     scheduler: Scheduler[Scheduled]
     costs: StepCosts
-    #: Of the copy of one token from host memory, and when the last of the copies ends, which follow each other.
+    #: How long a copy of one token from host memory takes. Copies follow each other; when the last of them ends.
     reload_seconds: float = 0.0
     reloaded_at: float = 0.0
     requests: dict[Scheduled, Request] = field(default_factory=dict)

@@ -25,9 +25,9 @@ MOST_RANK = 512
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of an engine; the defaults leave each to the engine."""
 
-    #: Of the KV cache's values, as ``fp8``.
+    #: The type of the KV cache's values, as ``fp8``.
     kv_dtype: str = AUTO
-    #: By what the weights are quantised, when they are loaded or in their files.
+    #: How the weights are quantised, in their files or when they are loaded.
     quantization: str = AUTO
     #: The host's memory for KV blocks that the device evicts, of all of a replica's slots; 0: none.
     host_memory_gib: int = 0

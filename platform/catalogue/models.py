@@ -57,7 +57,7 @@ class ModelRevision(models.Model):
     engine_args = ArrayField(models.TextField(), default=list, blank=True)
     #: As ``catalogue.engine_options`` writes them; the slots of a replica are its deployment's.
     options = models.JSONField(default=dict, db_default={}, blank=True)
-    #: Of the files of a folder; empty for a Hugging Face id, and in rows of a version that did not store it.
+    #: Digest of a folder's files. Empty for a Hugging Face id, and in rows of a version that did not store it.
     weights_digest = models.CharField(max_length=64, default="", db_default="", blank=True)
     #: 0: the model's own, as much of it as an engine's memory holds.
     context_length_tokens = models.PositiveIntegerField()

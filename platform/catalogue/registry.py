@@ -158,8 +158,8 @@ def active(name: str) -> ModelRevision:
 def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") -> Description | None:
     """Return the description that a revision with replicas of so many slots was made from.
 
-    ``weights_digest`` is of a folder's files, for a revision that does not store it. None if the digest of the revision
-    is not that of the description: its files are not known, or are others.
+    ``weights_digest`` is the digest of a folder's files, for a revision that does not store it. None if the
+    digest of the revision is not that of the description: its files are not known, or are others.
     """
     found = Description(
         name=revision.model.name,

@@ -13,8 +13,8 @@ _making = Lock()
 def client(url: str, timeout_seconds: float) -> Redis:
     """Return the one client of a URL.
 
-    Threads that ask first at the same moment get the same one: a client that is no longer referred to closes its
-    connections, also those that a pipeline uses.
+    Threads that call this first at the same moment get the same client: a second one would be dropped, and would close
+    its connections while a pipeline uses them.
     """
     with _making:
         return _client(url, timeout_seconds)

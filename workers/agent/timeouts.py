@@ -27,7 +27,7 @@ class Timeouts:
     healthy_seconds: float = 60.0
     backoff_first_seconds: float = 2.0
     backoff_cap_seconds: float = 60.0
-    #: Between attempts to fetch a model's files: the hub limits requests, and a licence or a disk waits for a person.
+    #: Time between attempts to fetch a model's files. The hub limits requests; a licence or a full disk needs a person.
     fetch_backoff_first_seconds: float = 10.0
     fetch_backoff_cap_seconds: float = 600.0
     #: Gateways read within this time that a replica drains; its request counts are not final before.

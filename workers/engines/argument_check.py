@@ -13,7 +13,7 @@ from workers.engines.errors import EngineUnavailable
 
 #: vLLM's parser imports vLLM first, which takes seconds, and much longer on a busy machine with cold disks.
 PARSER_TIMEOUT_SECONDS = 180.0
-#: With which status argparse ends a program whose arguments it refuses.
+#: The exit status of argparse when it refuses a program's arguments.
 REFUSED_STATUS = 2
 #: The longest part of a parser's sentence that is kept: choices of an option may be very many.
 LONGEST_SENTENCE = 1000
@@ -22,7 +22,7 @@ _REFUSAL = re.compile(r"^[^\s:][^:\n]*: error: ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """``refusal``: the parser's own sentence. ``unchecked``: why nobody was asked. Both empty: it is accepted."""
+    """``refusal``: the parser's own sentence. ``unchecked``: why no parser ran. Both empty: accepted."""
 
     refusal: str = ""
     unchecked: str = ""

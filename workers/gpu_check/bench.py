@@ -21,7 +21,7 @@ from workers.processes import ProcessIdentity
 
 Kind = Literal["GPU", "fake device", "share of a CPU"]
 POLL_SECONDS = 0.01
-#: Between two looks at who claims the devices, which read all processes of the machine.
+#: Time between two checks of who claims the devices. Each check reads all processes of the machine.
 CLAIMS_POLL_SECONDS = 0.2
 #: An evicted process's memory is free within this time.
 RELEASE_SECONDS = 2.0
@@ -41,7 +41,7 @@ class Bench:
     #: Memory that a process holds on a GPU, to see it freed.
     hold_bytes: int = 2**30
     free: list[Device] = field(default_factory=list)
-    #: Returns who holds a device that its driver need not show as used yet, as text; empty if nobody does.
+    #: Returns the process that holds a device, as text, also before the driver shows the device as used; else empty.
     claim_on: Callable[[Device], str] = lambda _: ""
     #: How long a check waits for devices that an earlier one used.
     patience_seconds: float = GIVE_UP_SECONDS

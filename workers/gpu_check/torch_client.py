@@ -20,7 +20,7 @@ from workers.gpu_check import torch_process
 from workers.gpu_check.findings import Failed
 from workers.processes import ProcessIdentity
 
-#: For an import on a busy machine, and a GPU's first use.
+#: Enough for an import of PyTorch on a busy machine, and for the first use of a GPU.
 ANSWER_SECONDS = 120.0
 
 

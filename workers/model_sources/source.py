@@ -38,7 +38,7 @@ class ModelSpec:
     engine_args: tuple[str, ...] = ()
     #: Limit of prompt and response together; 0: the model's own. A folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
-    #: Of a Hugging Face id: the branch, tag or commit that is wanted, then the commit that runs; empty: main.
+    #: The branch, tag or commit of a Hugging Face id that is wanted, later the commit that runs; empty: main.
     commit: str = ""
     #: Its author's code may run on the engines' machines: Python modules, or weights that are pickles.
     allow_remote_code: bool = False
@@ -48,7 +48,7 @@ class ModelSpec:
     options: EngineOptions = DEFAULT_OPTIONS
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
     tenants: tuple[str, ...] | None = None
-    #: With which the model is read on the hub; None: the one that is stored, if there is one.
+    #: The token that reads the model on the hub; None: the stored one, if there is one.
     hub_token: str | None = field(default=None, repr=False)
 
     def model_name(self) -> str:

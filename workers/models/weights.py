@@ -30,7 +30,7 @@ class Weights(models.Model):
     revision = models.ForeignKey(ModelRevision, on_delete=models.CASCADE, related_name="weights")
     state = models.CharField(max_length=16, choices=State.choices, default=State.WANTED)
     state_since = models.DateTimeField(db_default=Now())
-    #: On the node's disk now, and altogether once the hub has said how much it is.
+    #: Bytes on the node's disk, and bytes in all, once the hub has given the size.
     bytes_done = models.PositiveBigIntegerField(default=0)
     bytes_total = models.PositiveBigIntegerField(null=True, blank=True)
     #: Where the files are on the node, once they are there.

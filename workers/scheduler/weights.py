@@ -14,7 +14,7 @@ from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Slot, Weights
 from workers.scheduler.placement import WeightsState
 
-#: By revision and node, the state of the files.
+#: The state of the files by revision, then by node.
 Fetched = Mapping[UUID, Mapping[UUID, WeightsState]]
 
 

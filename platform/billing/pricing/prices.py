@@ -172,13 +172,13 @@ def ensure_demo_prices(actor: Actor, model_name: str) -> None:
         set_price(actor, book, model_name, DEMO_RATES)
 
 
-def in_force(model_name: str) -> Rates | None:
-    """Return the rates of a model now in the platform's book; None without a price."""
+def in_force(model_names: Iterable[str]) -> dict[str, Rates]:
+    """Return the rates of these models now in the platform's book, without the models that have no price."""
     versions = PriceVersion.objects.filter(
-        book__tenant_id=None, model_name=model_name, effective_from__lte=timezone.now()
+        book__tenant_id=None, model_name__in=set(model_names), effective_from__lte=timezone.now()
     )
-    latest = versions.order_by("-effective_from").first()
-    return None if latest is None else _rates(latest)
+    latest = versions.order_by("model_name", "-effective_from").distinct("model_name")
+    return {each.model_name: _rates(each) for each in latest}
 
 
 def priced(model_names: Iterable[str], tenant_ids: Iterable[UUID] = ()) -> set[str]:

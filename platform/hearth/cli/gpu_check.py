@@ -129,7 +129,7 @@ def _version(engine: str, kind: Kind) -> str:
 def mismatch(build: EngineKind, kind: Kind) -> str:
     """Return why this build of vLLM may not be started for these devices; empty if it may.
 
-    Without the UUID of a GPU, vLLM for CUDA takes the machine's first one, whoever serves on it.
+    vLLM for CUDA that is given no GPU's UUID takes the machine's first GPU, even if another engine serves on it.
     """
     if build is EngineKind.VLLM and kind != "GPU":
         return "The installed vLLM needs GPUs: use --slots auto, --engine simulated or --engine none."

@@ -43,7 +43,7 @@ class ModelChange:
     aliases: tuple[str, ...] | None = None
     #: The token for the hub; an empty text removes it.
     hub_token: str | None = field(default=None, repr=False)
-    #: Of its deployment and its engines; replicas are replaced.
+    #: Options of its deployment and its engines. A change replaces its replicas.
     options: OptionChange = NO_CHANGE
 
 

@@ -176,7 +176,7 @@ class WeightsLifecycle:
 
 
 def _bytes_in(folder: Path) -> float:
-    """Return the size of all files below a folder; infinite where nobody can tell.
+    """Return the size of all files below a folder; infinite where that is unknown.
 
     Engines may write there, so links to folders are not entered, and the search ends after MOST_ENTRIES.
     """

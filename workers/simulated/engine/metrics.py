@@ -46,7 +46,7 @@ class Metrics:
     prefix_hits: int = 0
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
-    #: Of the queries and hits above those that host memory answers; and the hits of prompts with a first token.
+    #: The part of the queries and hits above that host memory answers; and the hits of prompts with a first token.
     external_queries: int = 0
     external_hits: int = 0
     reloaded_prompt_tokens: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,9 +113,19 @@ def _bring_about(
             with _about(f"models[{at}].prices"):
                 _set_prices(actor, model.name, present.rates(model.prices), confirm=confirm_prices)
     for at, entry in enumerate(wanted.deployments):
-        if entry.model in described or entry != deployed.get(entry.model):
+        now = deployed.get(entry.model)
+        if entry.model in described or now is None or _spelled_out(entry, now) != now:
             with _about(f"deployments[{at}]"):
                 _set_deployment(actor, entry)
+
+
+def _spelled_out(wanted: DeploymentEntry, now: DeploymentEntry) -> DeploymentEntry:
+    """Return the entry as :func:`present.read` writes it: with a name, a maximum, and one spelling of its policy."""
+    most = wanted.min_replicas if wanted.max_replicas is None else wanted.max_replicas
+    changes: dict[str, object] = {"name": wanted.name or now.name, "max_replicas": most}
+    with suppress(BadPolicy):  # is refused when it is set
+        changes["routing"] = str(routing_policy.parse(wanted.routing))
+    return msgspec.structs.replace(wanted, **changes)
 
 
 def _free_aliases(actor: Actor, wanted: Fleet, before: Fleet) -> None:
@@ -152,7 +162,7 @@ def _set_model(actor: Actor, wanted: Model, described: Description | None, *, kn
 
 
 def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> None:
-    if prices.in_force(name) != wanted:
+    if prices.in_force([name]).get(name) != wanted:
         prices.set_price(actor, prices.ensure_price_book(), name, wanted, confirm=confirm)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 import yaml
-from django.utils import timezone
 
-from billing.models import PriceVersion
+from billing.pricing import prices
 from billing.pricing.rating import Rates
 from catalogue import engine_options, models, routing_policy
 from catalogue.models import ModelRevision
@@ -23,7 +22,7 @@ from workers.engines.driver import serves_embeddings
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, Pool
 
-#: Dollars are for so many units: tokens, and requests.
+#: A price in dollars is for this many tokens, or requests.
 PER_TOKENS, PER_REQUEST = 10**6, 1
 FIELDS = {
     "prompt": ("prompt_pico", PER_TOKENS),
@@ -111,7 +110,7 @@ def _models(rows: Iterable[models.Model], active: dict[Any, ModelRevision]) -> l
     slugs = dict(
         Tenant.objects.filter(id__in={each for row in rows for each in row.shared_with}).values_list("id", "slug")
     )
-    prices = _prices(row.name for row in rows)
+    in_force = prices.in_force(row.name for row in rows)
     found = []
     for row in rows:
         revision = active[row.id]
@@ -125,22 +124,14 @@ def _models(rows: Iterable[models.Model], active: dict[Any, ModelRevision]) -> l
                 visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
                 tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),
                 aliases=sorted(alias.name for alias in row.aliases.all()),
-                prices=prices.get(row.name),
+                prices=_prices(in_force[row.name]) if row.name in in_force else None,
             )
         )
     return found
 
 
-def _prices(names: Iterable[str]) -> dict[str, Prices]:
-    """Return the prices in force in the platform's book."""
-    versions = PriceVersion.objects.filter(
-        book__tenant_id=None, model_name__in=list(names), effective_from__lte=timezone.now()
-    )
-    latest = {each.model_name: each for each in versions.order_by("effective_from")}
-    return {
-        name: Prices(**{field: _dollars(getattr(version, pico), per) for field, (pico, per) in FIELDS.items()})
-        for name, version in latest.items()
-    }
+def _prices(rates: Rates) -> Prices:
+    return Prices(**{field: _dollars(getattr(rates, pico), per) for field, (pico, per) in FIELDS.items()})
 
 
 def _dollars(pico: int, per: int) -> str:

@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from catalogue.engine_options import DEFAULT
+from catalogue import engine_options
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
 
-#: Of each kind; a document is read as a whole.
+#: The most entries of each kind; a document is read as a whole.
 MOST_ENTRIES = 200
 MOST_ARGUMENTS = 1000
 
 Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=200, description="What clients call it.")]
 Share = Annotated[float, Meta(gt=0, le=1)]
-#: As text or a number; text is exact.
+#: Text or a number; text is exact.
 Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, lt=1e9)]
 
 
@@ -71,15 +71,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prices: Prices | None = None
 
 
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EngineOptions(engine_options.EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is set of an engine by name; see `hearth deploy --help`."""
-
-    kv_dtype: str = DEFAULT.kv_dtype
-    quantization: str = DEFAULT.quantization
-    host_memory_gib: int = DEFAULT.host_memory_gib
-    pipeline_parallel: int = DEFAULT.pipeline_parallel
-    lora_adapters: int = DEFAULT.lora_adapters
-    lora_rank: int = DEFAULT.lora_rank
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,8 +71,8 @@ def test_a_document_makes_pools_models_prices_and_deployments(world: World) -> N
     assert list(links.values_list("pool__name", flat=True)) == ["second", "first"]
     assert row.revision.engine_args[-2:] == ["--max-num-seqs", "8"]
     assert (row.revision.model.visibility, row.revision.model.shared_with) == ("private", [world.acme.tenant.id])
-    found = prices.in_force("chat")
-    assert found is not None and (found.prompt_pico, found.completion_pico) == (150_000, 600_000)
+    found = prices.in_force(["chat"])["chat"]
+    assert (found.prompt_pico, found.completion_pico) == (150_000, 600_000)
     pool = Pool.objects.get(name="second")
     assert (pool.region, pool.priority, pool.high_water, pool.low_water) == ("us", 20, 0.8, 0.2)
 
@@ -83,6 +83,27 @@ def test_the_same_document_twice_changes_nothing(world: World) -> None:
     outcome = _apply(WHOLE)
     assert (outcome.changes, difference.text(outcome.changes)) == ([], "Nothing to change.")
     assert (AuditEntry.objects.count(), ModelRevision.objects.count()) == before
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("  - model: chat\n    pools", "  - model: chat\n    name: chat\n    pools"),
+        ("max_replicas: 3", "max_replicas: 1"),
+        ("expected-seconds:displaced=0.5", "expected-seconds:displaced=0.50,prefill=1"),
+    ],
+    ids=["name", "maximum", "policy"],
+)
+def test_an_entry_that_says_the_same_otherwise_retries_no_failed_replica(
+    world: World, written: str, instead: str
+) -> None:
+    assert written in WHOLE
+    _apply(WHOLE.replace(written, instead))
+    deployment = Deployment.objects.get(name="chat")
+    failed = Replica.objects.create(deployment=deployment, revision=deployment.revision, state=Replica.State.FAILED)
+    _apply(WHOLE.replace(written, instead) if "max" not in written else WHOLE.replace("    max_replicas: 3\n", ""))
+    failed.refresh_from_db()
+    assert failed.desired_state == Replica.Desired.RUNNING
 
 
 def test_the_exported_document_is_the_fleet_as_it_is(world: World) -> None:
@@ -229,8 +250,8 @@ def test_an_alias_moves_from_one_model_to_another(world: World) -> None:
 
 def test_the_first_price_of_a_model_is_no_jump(world: World) -> None:
     _apply(WHOLE.replace('"0.15"', '"150"'))
-    found = prices.in_force("chat")
-    assert found is not None and found.prompt_pico == 150_000_000
+    found = prices.in_force(["chat"])["chat"]
+    assert found.prompt_pico == 150_000_000
 
 
 def test_a_price_that_jumps_needs_to_be_confirmed(world: World) -> None:
