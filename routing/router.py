@@ -331,7 +331,9 @@ class Router:
                     prefill=prefill,
                     # An engine to which copies seem dearer than computing costs no more than one that must compute:
                     # otherwise it would get no request that shows the contrary.
-                    reload=min(in_host, request.most_prompt_tokens) * min(replica.reload.seconds_per_token(now), rate),
+                    reload=min(in_host, request.most_prompt_tokens) * min(replica.reload.seconds_per_token(now), rate)
+                    if in_host
+                    else 0.0,
                     displaced=load.displaced(
                         prefill + leaving, usual_arrivals=usual_arrivals, newness=replica.newness(now, oldest)
                     ),

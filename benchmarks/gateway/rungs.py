@@ -28,6 +28,7 @@ from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.bounds import QueueBounds
+from gateway.upstream.rollout_outcomes import RolloutOutcomes
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
 from routing.router import AnswerStart, Candidate, Choice, Router, RoutingRequest
@@ -92,7 +93,7 @@ def _nothing(replica_id: UUID) -> Candidate:
 
 
 def _first_replica(running: Runtime) -> Dispatcher:
-    return Dispatcher(running.upstream, FirstReplica(), InFlight(), QueueBounds(), running.decisions)
+    return Dispatcher(running.upstream, FirstReplica(), InFlight(), QueueBounds(), running.decisions, RolloutOutcomes())
 
 
 class NoLog(WalWriter):

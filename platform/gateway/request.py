@@ -17,6 +17,7 @@ from gateway.bodies.memory import BodyShare
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.request_body import Call
+from tenants.ids import ReplicaId
 from tenants.snapshot.snapshot import Caller
 
 Headers = list[tuple[bytes, bytes]]
@@ -128,6 +129,10 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     waits_for: Literal["replica", "room", "engine"] = "replica"
     #: How many engines have failed on it before its first byte.
     failed_engines: int = 0
+    #: An engine has failed on it before its first byte, whoever is at fault; and the replica to which a rollout counts
+    #: that (``gateway.upstream.rollout_outcomes``).
+    has_failed: bool = False
+    blamed: ReplicaId | None = None
 
     #: The error that ended the request from outside (``gateway.pipeline.revocation``).
     refusal: GatewayError | None = None

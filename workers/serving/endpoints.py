@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from django.db import connection
 
 from catalogue import routing_policy
@@ -16,17 +17,19 @@ from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.errors import UnknownEngineKey
 from workers.models import Replica
-from workers.serving import engine_keys
+from workers.serving import engine_keys, rollout_policy
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "hearth_fleet"
-#: Replicas that may answer, including those of lost nodes. Gateways run this query several times a second.
+#: Replicas that may answer, including those of lost nodes; not those whose canary is to come, or failed. Gateways run
+#: this query several times a second.
 _ANSWERING = CompiledQuery(
     lambda: (
         Replica.objects.filter(
             state__in=(Replica.State.READY, Replica.State.LOST),
             desired_state=Replica.Desired.RUNNING,
+            canary__in=(Replica.Canary.NONE, Replica.Canary.PASSED),
             deployment__archived_at=None,
             port__isnull=False,
         )
@@ -47,9 +50,21 @@ _ANSWERING = CompiledQuery(
             "deployment__routing",
             "host_cache_tokens",
             "context_tokens",
+            "revision__digest",
+            "rollout_id",
+            "rollout__finished_at",
+            "deployment__rollout",
         )
     )
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What gateways watch of a replica while its rollout is open."""
+
+    #: A stream whose first token takes longer is slow; None: none is.
+    slow_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +75,8 @@ class Endpoint:
     deployment: str
     model_name: str
     revision_id: RevisionId
+    #: What the cache keys of its responses contain.
+    revision_digest: str
     base_url: str
     api_key: str = field(repr=False)
     generation: int
@@ -75,6 +92,8 @@ class Endpoint:
     routing: Routing = DEFAULT_ROUTING
     #: Its longest prompt and completion together, None until the engine has said so.
     context_tokens: int | None = None
+    #: Set while the rollout that made it is open.
+    watch: Watch | None = None
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -129,6 +148,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         deployment=deployment,
         model_name=model_name,
         revision_id=revision_id,
+        revision_digest=told[6],
         base_url=f"http://{host}:{port}",
         api_key=api_key,
         generation=generation,
@@ -138,7 +158,17 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         routing=routing_policy.from_json(told[3]),
         host_cache_tokens=told[4],
         context_tokens=told[5],
+        watch=_watch(told[9]) if told[7] is not None and told[8] is None else None,
     )
+
+
+@lru_cache(maxsize=1024)
+def _watch(policy: str | None) -> Watch:
+    """Return what the rollout policy of a deployment, as JSON, lets gateways watch."""
+    try:
+        return Watch(slow_seconds=rollout_policy.read(msgspec.json.decode(policy) if policy else None).max_ttft_seconds)
+    except msgspec.ValidationError:  # of another version of Hearth; no poll may fail of it
+        return Watch()
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""What the gateways have in flight, as they report it: the demand that scaling decides from.
+"""What the gateways have in flight, as they report it: the demand that scaling decides from; and where they route to.
 
 Each process has one row per deployment and repeats it while it lives, so a silent process counts as no load. Ages are
 measured by the database's clock alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from uuid import UUID
 
 from django.conf import settings
@@ -16,13 +17,16 @@ from django.db.models import Max, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, GatewayLoad
+from workers.serving import rollout_traffic
 
 #: How often a process repeats an unchanged load, and the age up to which a row counts.
 KEEP_ALIVE_SECONDS = 3.0
 LASTS = dt.timedelta(seconds=10)
 #: The rows of a process that has been silent for this long are removed, because the process has ended.
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
-_WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens", "engine_key", "reported_at")
+NO_REPLICAS: Mapping[UUID, Collection[UUID]] = MappingProxyType({})
+_LOAD = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens")
+_WRITTEN = (*_LOAD, "replicas", "engine_key", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +39,17 @@ class DeploymentLoad:
     queued_tokens: int = 0
 
 
-def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[UUID] = ()) -> None:
+def report(
+    process: str,
+    loads: Mapping[UUID, DeploymentLoad],
+    busy: Collection[UUID] = (),
+    replicas: Mapping[UUID, Collection[UUID]] = NO_REPLICAS,
+) -> None:
     """Store the load of one process, by deployment; a deployment that is not named keeps its row.
 
-    Deployments in ``busy`` had a request since the last report, even if they have none now. At most two statements
-    besides the check that each deployment still exists.
+    Deployments in ``busy`` had a request since the last report, even if they have none now. ``replicas``: those that
+    the process sends requests to, of each deployment with a rollout. At most two statements besides the check that each
+    deployment still exists.
     """
     newest_engine_key = next(iter(settings.SECRETS.engine_keys))
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
@@ -54,6 +64,7 @@ def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[
                     in_flight_tokens=loads[deployment_id].in_flight_tokens,
                     queued_requests=loads[deployment_id].queued_requests,
                     queued_tokens=loads[deployment_id].queued_tokens,
+                    replicas=sorted(replicas.get(deployment_id, ())),
                     engine_key=newest_engine_key,
                     reported_at=Now(),
                     busy_at=Now() if "busy_at" in written else None,
@@ -92,6 +103,19 @@ def gateways() -> tuple[str, ...]:
     return tuple(fresh.order_by("process").values_list("process", flat=True).distinct())
 
 
+def routed_by_all(replica_ids: Collection[UUID]) -> set[UUID]:
+    """Return those of the replicas that every live process sends requests to; all of them if no process lives.
+
+    A process that has not reported a replica does not send requests to it: one of a version without rollouts never
+    does. One statement.
+    """
+    live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).order_by()
+    routed: dict[str, set[UUID]] = {}
+    for process, replicas in live.values_list("process", "replicas").distinct():
+        routed.setdefault(process, set()).update(replicas)
+    return set(replica_ids).intersection(*routed.values())
+
+
 def engine_key_of_all() -> str:
     """Return the fingerprint of the newest engine key that this process and every live gateway have.
 
@@ -112,6 +136,10 @@ def busy_at() -> dict[UUID, dt.datetime]:
 
 
 def forget_silent() -> int:
-    """Remove the rows of processes that have ended, and return how many. They already count as no load."""
+    """Remove the rows of processes that have ended, and return how many. They already count as no load.
+
+    What gateways counted for rollouts is removed too, once those are finished.
+    """
+    rollout_traffic.forget_finished()
     removed, _ = GatewayLoad.objects.filter(reported_at__lt=Now() - FORGOTTEN_AFTER).delete()
     return removed

@@ -53,9 +53,11 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the Redis key of the stored response; None where it may not be read."""
         return store.entry_key(caller.tenant_id, self.name) if self.name is not None and self.readable else None
 
-    def without_storing(self) -> CachePolicy:
-        """Return the policy for a response of another revision, which must not be stored under this one's key."""
-        return msgspec.structs.replace(self, name=None, writable=False)
+    def of_revision(self, caller: Caller, path: str, revision_digest: str) -> CachePolicy:
+        """Return the policy for a response of another revision: it is stored under that one's key."""
+        if self.digest is None:
+            return self
+        return msgspec.structs.replace(self, name=_name(caller, path, revision_digest, self.digest))
 
     def unpack(self, stored: bytes | None) -> Entry | None:
         """Return the entry in ``stored``; None when its MAC does not match. Thread-safe."""
@@ -136,9 +138,8 @@ def policy_for(caller: Caller, call: Call, model: ServedModel, headers: Mapping[
         digest = hashlib.sha256(canonical).digest()  # for a long request faster than the MAC
     elif call.facts is not None and call.facts.fetches_media:
         return _bypass("media", directives)
-    name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.path, model.digest), digest)
     return CachePolicy(
-        name=name,
+        name=_name(caller, call.path, model.digest, digest),
         digest=digest,
         bypass=unreadable,
         writable=writable,
@@ -172,6 +173,10 @@ def hit_headers(caller: Caller, entry: Entry) -> Headers:
         (b"age", b"%d" % age),
         (b"x-source-id", str(entry.source_id).encode()),
     ]
+
+
+def _name(caller: Caller, path: str, revision_digest: str, request_digest: bytes) -> bytes:
+    return keyspace.prediction_mac(caller, (fingerprint.FORMAT, path, revision_digest), request_digest)
 
 
 def _forbidden(caller: Caller, call: Call, directives: CacheDirectives) -> Bypass | None:

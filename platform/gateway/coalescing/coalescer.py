@@ -98,13 +98,14 @@ class Coalescer(Generic[B]):
         if self.flight is not None:
             self.flight.fail(error if isinstance(error, GatewayError) else None)
 
-    def complete(self, entry: Entry | None, *, stored: bool) -> None:
+    def complete(self, entry: Entry | None, *, stored_as: bytes | None) -> None:
         """Complete the flight that it leads. An entry without a body serves only followers of the stream.
 
-        ``stored``: the prediction cache stores the response.
+        ``stored_as``: the cache key under which the response is stored; None if it is not. That of another revision has
+        another key, and no request that comes later may get it.
         """
         if self.flight is not None:
-            self.flight.complete(entry, stays=stored)
+            self.flight.complete(entry, stays=stored_as == self.flight.name)
 
     def flight_failed(self, flight: Flight) -> None:
         """Handle the failure of the followed flight. Raises its error if a retry cannot help, or after MAX_RUNS."""

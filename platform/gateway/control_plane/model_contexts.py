@@ -38,17 +38,12 @@ class ModelContexts:
         return self._result
 
 
-def of_active_revision(model: ServedModel, ready: Sequence[Endpoint]) -> Sequence[Endpoint]:
-    """Return the replicas of the active revision; while there are none, the model's others."""
-    return [endpoint for endpoint in ready if endpoint.revision_id == model.revision_id] or ready
-
-
 def context(model: ServedModel, ready: Sequence[Endpoint], last: Mapping[RevisionId, int]) -> int:
     """Return the shortest of the deployed context, 0 if it is the model's own, and those of its ``ready`` replicas.
 
     ``last`` are contexts of replicas that ran before, for a model that has no ready one and no deployed context.
     """
-    known = _known(each.context_tokens for each in of_active_revision(model, ready))
+    known = _known(each.context_tokens for each in ready)
     if model.context_length_tokens:
         known.append(model.context_length_tokens)
     return min(known) if known else last.get(model.revision_id, UNKNOWN_CONTEXT_TOKENS)

@@ -22,7 +22,7 @@ from gateway.metering.usage_log import UsageLog
 from gateway.protocols.endpoint import NOTHING, Usage
 from gateway.request import RequestContext
 from routing.explanation import PrefixMatch
-from tenants.ids import ReplicaId, RequestId
+from tenants.ids import ReplicaId, RequestId, RevisionId
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class Meter:
         *,
         prompt_tokens_estimate: int,
         replica_id: UUID | None,
+        revision_id: RevisionId,
         route_reason: str,
         cached_tokens_estimate: int = 0,
         match: PrefixMatch | None = None,
@@ -104,11 +105,12 @@ class Meter:
     ) -> None:
         """Write the START; again for each further replica, of which the last counts. Raises Unavailable.
 
+        ``revision_id``: of the replica. A request that no engine runs has the model's active one.
         Does nothing for an endpoint that is not metered.
         """
         if not self._call.endpoint.metered:
             return
-        self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason))
+        self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason, revision_id))
         cached = min(cached_tokens_estimate, prompt_tokens_estimate)
         self.prompt_usage = Usage(
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
@@ -286,7 +288,13 @@ class Meter:
         if self._wal.failure is None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, retry)
 
-    def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
+    def _new_start(
+        self,
+        prompt_tokens_estimate: int,
+        replica_id: UUID | None,
+        route_reason: str,
+        revision_id: RevisionId | None = None,
+    ) -> Start:
         result, reason = self.cache
         return Start(
             request_id=RequestId(self._timeline.request_id),
@@ -296,7 +304,7 @@ class Meter:
             purpose="tenant",
             endpoint=self._call.path,
             model_name=self._model.name,
-            revision_id=self._model.revision_id,
+            revision_id=self._model.revision_id if revision_id is None else revision_id,
             started_at_ns=self._timeline.started_at_ns,
             stream=self._call.stream,
             prompt_tokens_estimate=prompt_tokens_estimate,

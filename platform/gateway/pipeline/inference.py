@@ -16,7 +16,6 @@ from gateway.cache import replay
 from gateway.cache.lookup import CacheHit, CacheLookup
 from gateway.cache.policy import CachePolicy, policy_for
 from gateway.coalescing.coalescer import Coalescer, Followed
-from gateway.control_plane import model_contexts
 from gateway.errors import NOT_NOW, EngineFailed, EngineOverran, GatewayError, internal_error, not_cached
 from gateway.metering import cost_headers, refusals
 from gateway.metering.meter import Meter
@@ -154,15 +153,13 @@ class Inference:
             timeline.waits_for = "replica"
             self._meter.engine_failed()
             raise
-        # A response of another revision must not be stored under the active revision's cache key.
-        is_current = reply.revision_id == context.model.revision_id
-        return StartedReply(reply=reply, policy=policy if is_current else policy.without_storing())
+        if reply.revision_digest != context.model.digest:
+            policy = policy.of_revision(context.caller, context.call.path, reply.revision_digest)
+        return StartedReply(reply=reply, policy=policy)
 
     def _ready_replicas(self) -> Sequence[Endpoint]:
-        """Return the replicas of the active revision; while there are none, the model's others."""
-        model = self._context.model
-        known = self._components.feed.snapshot.endpoints.get(model.name, ())
-        return model_contexts.of_active_revision(model, known)
+        """Return the model's ready replicas; during a rollout they are of two revisions."""
+        return self._components.feed.snapshot.endpoints.get(self._context.model.name, ())
 
     async def _complete(self, started: StartedReply) -> Response:
         """Meter and store an engine's complete response, and return it."""
@@ -175,6 +172,7 @@ class Inference:
             usage, complete = endpoint.usage(document), endpoint.is_complete(document)
             client_body = endpoint.client_body(reply.first)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+            reply.broke()
             raise EngineFailed(
                 "The engine's response is not valid. Nothing was charged; try again.", "engine_failed"
             ) from None
@@ -206,7 +204,7 @@ class Inference:
         context = self._context
         entry = replay.entry_of(context, body, usage, engine_ms)
         stored = replay.store(self._components.prediction_cache, policy, context, entry, body)
-        self._coalescer.complete(entry, stored=stored)
+        self._coalescer.complete(entry, stored_as=policy.name if stored else None)
         return stored
 
     def _cost_headers(self, usage: Usage | None) -> Headers:

@@ -19,6 +19,7 @@ from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
+from gateway.control_plane.traffic_reporter import TrafficReporter
 from gateway.metering.refusals import RefusalLog
 from gateway.pipeline import async_requests
 from gateway.pipeline.components import Components
@@ -31,6 +32,7 @@ from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.bounds import QueueBounds
 from gateway.upstream.queue.wait_queue import ReplicaQueue
+from gateway.upstream.rollout_outcomes import RolloutOutcomes
 from gateway.upstream.routing import boots
 from gateway.upstream.routing import memory as routing_memory
 from gateway.upstream.routing.decision_log import DecisionLog
@@ -99,7 +101,9 @@ def start(role: str) -> Runtime:
         parsed_requests=ParsedRequestCache(),
         body_memory=BodyMemory(),
         parser_pool=ParserPool(),
-        dispatcher=Dispatcher(upstream, control.router, control.in_flight, control.queue_bounds, decisions),
+        dispatcher=Dispatcher(
+            upstream, control.router, control.in_flight, control.queue_bounds, decisions, control.outcomes
+        ),
         wal=wal,
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
@@ -135,8 +139,10 @@ class _ControlPlane:
         metrics.ROUTING_DRIFTING.set_function(lambda: self.router.drifting)
         self.in_flight = InFlight()
         self.active_requests = ActiveRequests()
-        reporter = LoadReporter(process, self.in_flight)
-        self.feed = SnapshotFeed(on_change=self._changed, on_poll=reporter.report_if_due)
+        self.outcomes = RolloutOutcomes()
+        self._load_reporter = LoadReporter(process, self.in_flight)
+        self._traffic_reporter = TrafficReporter(process, self.outcomes.traffic)
+        self.feed = SnapshotFeed(on_change=self._changed, on_poll=self._report)
         self.queue_bounds = QueueBounds()
         self.replica_queue = ReplicaQueue(self.feed, self.in_flight, self.queue_bounds)
         self.has_other_hosts = False
@@ -156,11 +162,17 @@ class _ControlPlane:
             self._loop.call_soon_threadsafe(self.active_requests.revoke, new.callers)
         self._loop.call_soon_threadsafe(self.replica_queue.wake)
 
+    def _report(self, snapshot: ControlSnapshot) -> None:
+        """Report to the fleet what is due. Called in the feed's thread."""
+        self._load_reporter.report_if_due(snapshot)
+        self._traffic_reporter.report_if_due()
+
     def _follow_engines(self, snapshot: ControlSnapshot) -> None:
         """Tell the router which engines run and leave, their caches' sizes, and whether other hosts have gateways."""
         running = [endpoint for group in snapshot.endpoints.values() for endpoint in group]
         engines = boots.of(running)
         self.router.follow(engines, leaving=frozenset(each.replica_id for each in running if each.leaving))
+        self._load_reporter.follow(running)
         metrics.keep_replicas(engines)
         here = self.routing_file.count() if self.routing_file else 1
         self.has_other_hosts = len(snapshot.gateways) > here

@@ -92,8 +92,11 @@ class EngineStream:
                     yield passed
                 if parser.failed or self._ended is not None:
                     break
+            if self._ended is None:
+                self._reply.broke()
         except UpstreamError as error:
             if self._ended is None:
+                self._reply.broke()
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 metrics.engine_failed(self._timeline.model, error.reason)
                 if isinstance(error, ReadTimeout):

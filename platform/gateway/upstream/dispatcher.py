@@ -28,12 +28,12 @@ from gateway.upstream.connection import (
 )
 from gateway.upstream.queue.bounds import QueueBounds
 from gateway.upstream.queue.turns import Turn, Turns, Waiting
+from gateway.upstream.rollout_outcomes import RolloutOutcomes
 from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
 from routing import explanation
 from routing.explanation import PrefixMatch
 from routing.router import AnswerStart, Choice, Router, RoutingRequest
-from tenants.ids import RevisionId
 from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     """
 
     choice: Choice
-    revision_id: RevisionId
+    revision_digest: str
     first: bytes
     #: Estimate of the whole prompt.
     prompt_tokens: int
@@ -85,6 +85,8 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     #: Records that the stream came to its end, or that the engine failed in the middle of it.
     succeeded: Callable[[], None]
     failed: Callable[[], None]
+    #: Counts the answer, once it broke off or proved not valid, where a rollout of the replica is open; once.
+    broke: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
@@ -115,11 +117,13 @@ class Dispatcher:
         in_flight: InFlight,
         bounds: QueueBounds,
         decisions: DecisionLog,
+        outcomes: RolloutOutcomes,
     ) -> None:
         self._upstream = upstream
         self._router = router
         self._in_flight = in_flight
         self._decisions = decisions
+        self._outcomes = outcomes
         self._avoid_until: dict[UUID, float] = {}
         self._suspect_requests = SuspectRequests()
         self.turns = Turns(router, in_flight, bounds, self._usable)
@@ -238,6 +242,7 @@ class Dispatcher:
         self._in_flight.start(endpoint.deployment, choice.tokens)
 
         start: AnswerStart | None = None
+        context, sent_at = dispatch.context, 0.0
 
         def finish() -> None:
             self._router.finish(choice, answered=start is not None)
@@ -250,41 +255,45 @@ class Dispatcher:
                 prompt_tokens_estimate=dispatch.request.prefix.tokens,
                 cached_tokens_estimate=choice.warm_tokens,
                 replica_id=choice.replica_id,
+                revision_id=endpoint.revision_id,
                 route_reason=choice.reason,
                 match=match,
                 split=dispatch.turn.split,
             )
             sent_at = time.perf_counter()
             try:
-                response = await self._post(endpoint, dispatch, stream=dispatch.context.call.stream)
+                response = await self._post(endpoint, dispatch, stream=context.call.stream)
             finally:  # also for a failed replica: that time was not the gateway's
-                dispatch.context.timeline.engine_seconds += time.perf_counter() - sent_at
+                waited = time.perf_counter() - sent_at
+                context.timeline.engine_seconds += waited
             first = response.take()
             if response.status in errors.ABOUT_THE_REQUEST:
                 raise await self._refusal(endpoint, dispatch, response.status, first)
             if response.status != 200:
-                unserved = errors.not_served(
-                    response.status, first, dispatch.context.call.model, dispatch.context.call.path
-                )
+                unserved = errors.not_served(response.status, first, context.call.model, context.call.path)
                 raise unserved or WrongStatus(response.status)
             if not first:
                 raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
-            if dispatch.context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
+            if context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
                 raise refusal
             start = self._router.answered(choice, streamed=dispatch.request.streamed)
             self.turns.made_room()
+            self._outcomes.count(context, endpoint, waited)
             return EngineReply(
                 choice=choice,
-                revision_id=endpoint.revision_id,
+                revision_digest=endpoint.revision_digest,
                 first=first,
                 prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
                 learn=partial(self._learn, choice, start, dispatch),
-                succeeded=partial(self._suspect_requests.completed, dispatch.context),
-                failed=partial(self._suspect_requests.engine_failed, dispatch.context, endpoint),
+                succeeded=partial(self._suspect_requests.completed, context),
+                failed=partial(self._suspect_requests.engine_failed, context, endpoint),
+                broke=partial(self._outcomes.broke, context, endpoint),
             )
-        except BaseException:
+        except BaseException as error:
+            if sent_at:
+                self._outcomes.count(context, endpoint, time.perf_counter() - sent_at, error)
             if response is not None:
                 response.close()
             finish()

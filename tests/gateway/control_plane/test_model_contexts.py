@@ -13,7 +13,7 @@ from gateway.control_plane.model_contexts import UNKNOWN_CONTEXT_TOKENS, ModelCo
 from tenants.ids import ReplicaId, RevisionId, TenantId
 from workers.serving.endpoints import Endpoint
 
-ACTIVE, OLD = (cast(RevisionId, UUID(int=number)) for number in (1, 2))
+ACTIVE = cast(RevisionId, UUID(int=1))
 
 
 def model(deployed: int) -> ServedModel:
@@ -30,13 +30,14 @@ def model(deployed: int) -> ServedModel:
     )
 
 
-def engine(context_tokens: int | None, revision: RevisionId = ACTIVE) -> Endpoint:
+def engine(context_tokens: int | None) -> Endpoint:
     """Return a ready replica whose engine says this."""
     return Endpoint(
         replica_id=cast(ReplicaId, UUID(int=4)),
         deployment="demo",
         model_name="demo",
-        revision_id=revision,
+        revision_id=ACTIVE,
+        revision_digest="d",
         base_url="http://127.0.0.1:1",
         api_key="",
         generation=1,
@@ -52,8 +53,6 @@ def engine(context_tokens: int | None, revision: RevisionId = ACTIVE) -> Endpoin
         (8192, [engine(4096), engine(2048), engine(None)], {}, 2048),
         (2048, [engine(4096)], {}, 2048),
         (8192, [], {ACTIVE: 512}, 8192),
-        (8192, [engine(4096), engine(512, OLD)], {}, 4096),
-        (8192, [engine(512, OLD)], {}, 512),
         (0, [engine(4096), engine(2048)], {ACTIVE: 512}, 2048),
         (0, [], {ACTIVE: 512}, 512),
         (0, [engine(None)], {}, UNKNOWN_CONTEXT_TOKENS),

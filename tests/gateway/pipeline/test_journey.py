@@ -120,7 +120,7 @@ async def test_a_question_that_may_not_be_answered_from_memory_says_why(
     assert (after.answer_headers["x-cache"] == "hit") == (reason == "no-cache")
 
 
-async def test_what_another_revision_answers_is_not_kept_under_the_new_ones_name(gateway: Gateway) -> None:
+async def test_what_an_earlier_revision_answers_is_not_kept_under_the_new_ones_name(gateway: Gateway) -> None:
     described = Description(
         name=MODEL, source="/models/new", engine="simulated", context_length_tokens=2048, public=True
     )

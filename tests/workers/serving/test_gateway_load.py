@@ -86,3 +86,28 @@ def test_a_deployment_that_is_not_there_is_passed_over(fleet: Fleet) -> None:
     gateway_load.report("a", {uuid4(): BUSY, deployment.id: BUSY})
     assert gateway_load.demand() == {deployment.id: BUSY}
     gateway_load.report("a", {})
+
+
+def test_a_replica_is_routed_by_all_once_every_live_process_names_it(fleet: Fleet) -> None:
+    one, other = fleet.deploy(1), fleet.deploy(1, name="other")
+    first, second, third = uuid4(), uuid4(), uuid4()
+    wanted = {first, second, third}
+    assert gateway_load.routed_by_all(wanted) == wanted
+    loads = {one.id: DeploymentLoad(), other.id: DeploymentLoad()}
+    gateway_load.report("a", loads, replicas={one.id: {first, second}, other.id: {third}})
+    assert gateway_load.routed_by_all(wanted) == wanted
+    gateway_load.report("b", {other.id: DeploymentLoad()}, replicas={other.id: {third}})
+    assert gateway_load.routed_by_all(wanted) == {third}
+    gateway_load.report("b", loads, replicas={one.id: {second, uuid4()}})
+    assert gateway_load.routed_by_all(wanted) == {second}
+    assert gateway_load.routed_by_all(()) == set()
+
+
+def test_a_process_that_is_gone_holds_nothing_up_and_one_that_names_nothing_does(fleet: Fleet) -> None:
+    deployment, replica = fleet.deploy(1), uuid4()
+    gateway_load.report("gone", {deployment.id: DeploymentLoad()})
+    make_older(gateway_load.LASTS)
+    gateway_load.report("here", {deployment.id: DeploymentLoad()}, replicas={deployment.id: {replica}})
+    assert gateway_load.routed_by_all({replica}) == {replica}
+    gateway_load.report("of the version before", {deployment.id: DeploymentLoad()})
+    assert gateway_load.routed_by_all({replica}) == set()

@@ -53,15 +53,14 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
     model = model_contexts.fit(model, model_contexts.context(model, known, {}))
     call.body["model"] = model.name
     call.endpoint.clamp(call.body, model.context_length_tokens)
-    ready = model_contexts.of_active_revision(model, known)
-    if not ready:
+    if not known:
         raise errors.no_replica_ready(model.name)
     router = Router(memory.copy())
     router.follow(
         boots.of(every),
         leaving=frozenset(each.replica_id for each in every if each.leaving),
     )
-    return _decide(router, _Asked(call=call, caller=caller, model=model, headers=headers), ready)
+    return _decide(router, _Asked(call=call, caller=caller, model=model, headers=headers), known)
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
