@@ -90,8 +90,16 @@ class Description:
 
 
 @transaction.atomic
-def register(actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None) -> ModelRevision:
-    """Make this exact model the active revision of its name. Idempotent.
+def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevision:
+    """Make this exact model the active revision of its name. Idempotent. Raises NotAllowed as :func:`record` does."""
+    revision = record(actor, owner, described)
+    activate(actor, revision)
+    return revision
+
+
+@transaction.atomic
+def record(actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None) -> ModelRevision:
+    """Return the revision that is exactly this model, made if there is none. A new model's first one is active.
 
     ``slots_now``: of a replica of the active revision, if it is deployed; a revision of a version without options does
     not count them. Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another.
@@ -110,25 +118,23 @@ def register(actor: Actor, owner: Tenant, described: Description, *, slots_now: 
     active = ModelRevision.objects.filter(model=model, superseded_at=None).first()
     if active is not None and active.digest in _digests(described, slots_now):
         return _with_weights(active, described)
-    ModelRevision.objects.filter(model=model, superseded_at=None).update(superseded_at=timezone.now())
     known = ModelRevision.objects.filter(model=model, digest=digest).first()
     if known is not None:
-        ModelRevision.objects.filter(id=known.id).update(superseded_at=None)
-        revision = _with_weights(known, described)
-    else:
-        revision = ModelRevision.objects.create(
-            model=model,
-            source=described.source,
-            engine=described.engine,
-            engine_args=list(described.engine_args),
-            context_length_tokens=described.context_length_tokens,
-            options=engine_options.to_json(described.options),
-            weights_digest=described.weights_digest,
-            digest=digest,
-        )
+        return _with_weights(known, described)
+    revision = ModelRevision.objects.create(
+        model=model,
+        source=described.source,
+        engine=described.engine,
+        engine_args=list(described.engine_args),
+        context_length_tokens=described.context_length_tokens,
+        options=engine_options.to_json(described.options),
+        weights_digest=described.weights_digest,
+        digest=digest,
+        superseded_at=None if active is None else timezone.now(),
+    )
     audit.record(
         actor,
-        "model.registered" if created else "revision.activated",
+        "model.registered" if created else "revision.registered",
         ("revision", revision.id),
         tenant=owner,
         after={
@@ -142,8 +148,23 @@ def register(actor: Actor, owner: Tenant, described: Description, *, slots_now: 
             "digest": digest,
         },
     )
-    policy_epoch.bump(models=True)
+    if active is None:
+        policy_epoch.bump(models=True)
     return revision
+
+
+@transaction.atomic
+def activate(actor: Actor, revision: ModelRevision) -> None:
+    """Make this the active revision of its model: the one whose responses the prediction cache gives. Idempotent."""
+    Model.objects.select_for_update().get(id=revision.model_id)
+    others = ModelRevision.objects.filter(model_id=revision.model_id, superseded_at=None).exclude(id=revision.id)
+    superseded = others.update(superseded_at=timezone.now())
+    if not superseded and ModelRevision.objects.filter(id=revision.id, superseded_at=None).exists():
+        return
+    ModelRevision.objects.filter(id=revision.id).update(superseded_at=None)
+    after = {"model": revision.model.name, "digest": revision.digest}
+    audit.record(actor, "revision.activated", ("revision", revision.id), tenant=revision.model.owner, after=after)
+    policy_epoch.bump(models=True)
 
 
 def active(name: str) -> ModelRevision:

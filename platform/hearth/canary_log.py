@@ -1,4 +1,4 @@
-"""Record the agents' canaries in the usage log, as requests of the tenant ``platform``."""
+"""Record canaries in the usage log, as requests of the tenant ``platform``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from billing.wal.records import End, Start
 from billing.wal.writer import WalWriter
 from tenants.ids import PLATFORM_SLUG, KeyId, ProjectId, TenantId
 from tenants.models import Project
-from workers.agent.probes.canary import Canary, CanaryResult
+from workers.serving.canary import Canary, CanaryResult
 
 #: Canaries are sent without an API key.
 NO_KEY = cast(KeyId, UUID(int=0))
@@ -78,7 +78,7 @@ class CanaryLog:
         self._wal.close()
 
 
-def open_log() -> CanaryLog:
-    """Open this agent's usage log. Raises WalError, or Project.DoesNotExist before the first bootstrap."""
+def open_log(role: str) -> CanaryLog:
+    """Open the usage log of a role. Raises WalError, or Project.DoesNotExist before the first bootstrap."""
     project = Project.objects.get(tenant__slug=PLATFORM_SLUG, slug="default")
-    return CanaryLog(WalWriter(settings.WAL_DIR, "agent", settings.WAL_SYNC), project)
+    return CanaryLog(WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC), project)

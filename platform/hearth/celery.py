@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ from workers.agent import (
     remote_control,  # noqa: F401 - registers the operators' commands
     tasks,  # noqa: F401 - registers the agents' own task
 )
+from workers.serving.canary import OPENED
 
 if TYPE_CHECKING:
-    from workers.agent.probes.canary import CanarySink
+    from workers.serving.canary import CanarySink
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
 # Django's checks load the portal's and the gateway's URLs, which a worker does not serve: a second of each start.
@@ -39,14 +41,15 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-def _open_canary_log() -> CanarySink:
-    """Open the log in an agent, once Celery has set Django up; other workers do not load these models."""
+def _open_canary_log(role: str) -> CanarySink:
+    """Open a role's log for its first canary, once Celery has set Django up."""
     from hearth.canary_log import open_log
 
-    return open_log()
+    return open_log(role)
 
 
-bootstep.install(app, _open_canary_log, agent_sockets_dir(environment.read().data_dir))
+OPENED.opener = partial(_open_canary_log, "control")
+bootstep.install(app, partial(_open_canary_log, "agent"), agent_sockets_dir(environment.read().data_dir))
 celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0

@@ -135,7 +135,9 @@ def test_an_earlier_revision_comes_back_under_its_own_id(acme: Tenant) -> None:
     assert registry.register(OPERATOR, acme, TINY).id == first.id
     assert ModelRevision.objects.filter(superseded_at=None).count() == 1
     actions = AuditEntry.objects.filter(object_kind="revision").order_by("id").values_list("action", flat=True)
-    assert list(actions) == ["model.registered", "revision.activated", "revision.activated"]
+    assert list(actions) == [
+        *("model.registered", "revision.registered", "revision.activated", "revision.activated"),
+    ]
 
 
 def test_a_name_that_is_another_tenants_is_refused(acme: Tenant, globex: Tenant) -> None:

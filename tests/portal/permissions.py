@@ -35,6 +35,7 @@ from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
+from workers.models import Deployment, Rollout
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 #: Columns of the table: users, then keys with their scopes beside those for inference.
@@ -58,6 +59,11 @@ SOMEONE = Actor(kind="key", name="someone")
 GONE = "gone"
 #: Ends the name of an action whose body is about the whole tenant.
 FOR_TENANT = " for the tenant"
+
+
+#: A deployment with an open rollout, and the actions that are about one.
+ROLLED = "rolled"
+ABOUT_OPEN_ROLLOUT = re.compile("/rollout/(pause|resume|undo)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +141,8 @@ class Scene:
             "tenant": tenant, "slug": tenant, "project": place.project.slug, "key": place.key.id,
             "limit": place.limit_id, "budget": place.budget_id, "setting": place.setting_id,
             "request_id": place.request_id, "month": f"{timezone.now():%Y-%m}", "token": self.token_id,
-            "deployment": fixtures.MODEL, "replica": self.fleet.ready.id, "node": "n2", "slot": self.fleet.broken.id,
+            "deployment": ROLLED if ABOUT_OPEN_ROLLOUT.search(path) else fixtures.MODEL,
+            "replica": self.fleet.ready.id, "node": "n2", "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
             "name": "cordon" if "fleet" in path else fixtures.MODEL,
         }  # fmt: skip
@@ -221,6 +228,14 @@ def build(world: World) -> Scene:
     browsers = {role: Client() for role in USERS}
     for role, browser in browsers.items():
         browser.force_login(users[role])
+    rolled = Deployment.objects.create(name=ROLLED, revision=world.revision)
+    Rollout.objects.create(
+        deployment=rolled,
+        revision=world.revision,
+        slots_per_replica=1,
+        earlier_revision=world.revision,
+        earlier_slots_per_replica=1,
+    )
     return Scene(
         world=world,
         own=_place(world, world.acme.project, 1),

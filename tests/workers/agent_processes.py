@@ -21,7 +21,6 @@ from hearth.paths import sockets_dir
 from tests import servers
 from workers import node_role, processes
 from workers.agent.agent import Agent
-from workers.agent.probes.canary import Canary, CanaryResult
 from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.agent.timeouts import Timeouts
 from workers.devices.cpu import CpuShares
@@ -29,6 +28,7 @@ from workers.devices.provider import DeviceProvider
 from workers.models import Placeholder, Replica
 from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler
+from workers.serving.canary import Canary, CanaryResult
 
 T = TypeVar("T")
 NODE = servers.NODE

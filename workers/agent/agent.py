@@ -20,7 +20,6 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from workers.agent.ownership import NodeOwnership
-from workers.agent.probes.canary import CanarySink
 from workers.agent.processes.engine_account import engine_account
 from workers.agent.processes.paths import Folders, agent_lock
 from workers.agent.store.replica_rows import NodeRows
@@ -31,6 +30,7 @@ from workers.errors import NotFound, Superseded
 from workers.fleet import inventory
 from workers.fleet.inventory import Fleet
 from workers.metrics import AgentCounters
+from workers.serving.canary import CanarySink
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from celery import Celery, bootsteps
 
 if TYPE_CHECKING:
     from workers.agent.agent import Agent
-    from workers.agent.probes.canary import CanarySink
+    from workers.serving.canary import CanarySink
 
 NODE_OPTION = "--hearth-node"
 CPU_SLOTS_OPTION = "--hearth-cpu-slots"

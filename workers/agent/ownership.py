@@ -11,7 +11,6 @@ from django.db import InterfaceError, OperationalError
 
 from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probe_schedule import ProbeSchedule
-from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
 from workers.agent.processes import adoption, old_relay
 from workers.agent.processes.engine import EngineProcesses
@@ -32,6 +31,7 @@ from workers.devices.provider import Device, DeviceProvider
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.metrics import AgentCounters
+from workers.serving.canary import CanarySink
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,14 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
+from catalogue import registry
 from catalogue.models import Model, ModelRevision
 from tenants import audit
 from tenants.audit import Actor
 from workers.errors import BadCount, Conflict, NotFound
+from workers.fleet import rollouts
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
-from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases
+from workers.scheduler import placeholder_pools, reconciler, slot_leases
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000
@@ -82,6 +84,7 @@ def create(
         "slots_per_replica": slots_per_replica,
     }
     audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
+    registry.activate(actor, revision)
     return deployment
 
 
@@ -96,32 +99,34 @@ def redeploy(
 ) -> Deployment:
     """Move a deployment to another revision, other pools, or replicas of another size; idempotent.
 
-    ``slots_per_replica``: None leaves it. All its replicas are withdrawn at once and drain; the reconciler starts the
-    new ones. Raises NotFound, BadCount.
+    ``slots_per_replica``: None leaves it. A rollout replaces its replicas, or all at once if none of them serves; those
+    outside of its pools are drained. The revision is active from then on. Raises NotFound, BadCount; Refused if there
+    is no room for a new replica.
     """
     if slots_per_replica is not None:
         check_slots(slots_per_replica)
     reconciler.lock(wait=True)
-    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
+    rows = Deployment.objects.select_for_update(no_key=True, of=("self",)).select_related("revision__model")
+    row = rows.filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
     links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
-    slots = row.slots_per_replica if slots_per_replica is None else slots_per_replica
+    wanted = rollouts.as_wanted(row)
     before = {
-        "revision": str(row.revision_id),
+        "revision": str(wanted.revision_id),
         "pools": [link.pool.name for link in links.select_related("pool")],
-        "slots_per_replica": row.slots_per_replica,
+        "slots_per_replica": wanted.slots_per_replica,
     }
+    slots = wanted.slots_per_replica if slots_per_replica is None else slots_per_replica
     after = {"revision": str(revision.id), "pools": [pool.name for pool in pools], "slots_per_replica": slots}
     if before == after:
         return row
-    _evict_unfit(row, revision)
-    row.revision, row.slots_per_replica = revision, slots
-    row.save(update_fields=["revision", "slots_per_replica"])
-    links.delete()
-    _link(row, pools)
-    if reconciler.withdraw(row.replicas.all()):
-        endpoints.announce()
+    if before["pools"] != after["pools"]:
+        links.delete()
+        _link(row, pools)
+        row.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(node__pool__in=pools).update(leaving=True)
+    if (wanted.revision_id, wanted.slots_per_replica) != (revision.id, slots):
+        rollouts.begin(actor, row, revision, slots)
     audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
     return row
 
@@ -174,6 +179,7 @@ def archive(actor: Actor, model: Model) -> int:
     rows = list(_of_model(model).filter(archived_at=None))
     for row in rows:
         Deployment.objects.filter(id=row.id).update(archived_at=Now())
+        rollouts.end_open(actor, row, f"{actor.name} archived the model")
         audit.record(actor, "deployment.archived", ("deployment", row.id), after={"name": row.name})
     replace_replicas(model)
     return len(rows)
@@ -223,14 +229,6 @@ def stop_all(actor: Actor) -> int:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": withdrawn})
     return withdrawn
-
-
-def _evict_unfit(row: Deployment, revision: ModelRevision) -> None:
-    """Evict the deployment's placeholders if they cannot become the new revision; the pool makes others."""
-    if promotion.needed(row.revision) == promotion.needed(revision):
-        return
-    held = Placeholder.objects.filter(deployment=row, state__in=placeholder_pools.LEASED_STATES)
-    slot_leases.evict(list(held.values_list("id", flat=True)), f"{row.name} now serves a model it cannot become")
 
 
 def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:

@@ -1,6 +1,6 @@
 """The fleet at one moment, read from the database: what ``celery fleet``, ``celery inspect``, pages and API show.
 
-Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Twelve
+Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Fourteen
 queries, whatever the size of the fleet.
 """
 
@@ -27,10 +27,11 @@ from django.db.models.functions import Now
 
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
-from workers.fleet import history, weights
+from workers.fleet import history, rollout_status, weights
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
 from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
+from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler.reconciler import ENDED
@@ -75,6 +76,8 @@ class ReplicaStatus:
     state_seconds: float
     wanted: bool
     leaving: bool
+    #: What its rollout's canary found: ``""`` where it needs none; only "" and "passed" get requests.
+    canary: str
     running_requests: int
     waiting_requests: int
     #: 0 to 1.
@@ -254,6 +257,8 @@ class DeploymentStatus:
     without_slot: int
     #: Its model's files by node; empty if no node has to fetch them.
     weights: tuple[WeightsStatus, ...] = ()
+    #: Its open rollout, or its last one if that has ended lately.
+    rollout: RolloutStatus | None = None
 
     @property
     def shortage(self) -> str:
@@ -278,7 +283,7 @@ class DeploymentStatus:
     @property
     def ready(self) -> int:
         """Return how many replicas serve requests."""
-        return sum(replica.state == Replica.State.READY for replica in self.replicas)
+        return sum(each.state == Replica.State.READY and each.canary in Replica.PROVEN for each in self.replicas)
 
     @property
     def is_short(self) -> bool:
@@ -385,6 +390,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         state_seconds=age_seconds(row),
         wanted=row.desired_state == Replica.Desired.RUNNING,
         leaving=row.leaving,
+        canary=row.canary,
         running_requests=row.running_requests,
         waiting_requests=row.waiting_requests,
         kv_usage=row.kv_usage,
@@ -514,6 +520,16 @@ def _running_comparison(row: Deployment) -> Comparison | None:
     return comparison if comparison is not None and comparison.until > time.time() else None
 
 
+def _weights_of(
+    row: Deployment, rollout: RolloutStatus | None, fetched: Mapping[UUID, tuple[WeightsStatus, ...]]
+) -> tuple[WeightsStatus, ...]:
+    """Return the files of what the deployment serves, and of what its open rollout brings."""
+    revisions = [row.revision_id]
+    if rollout is not None and rollout.is_open and rollout.revision_id != row.revision_id:
+        revisions.append(rollout.revision_id)
+    return tuple(each for revision_id in revisions for each in fetched.get(revision_id, ()))
+
+
 def obstacles(deployment: str) -> str:
     """Return what keeps a deployment's replicas from being placed, or an empty text; ``DeploymentStatus.obstacles``."""
     return next((each.obstacles for each in read().deployments if each.name == deployment), "")
@@ -534,7 +550,7 @@ def _deployments(
     measured: Summaries,
     pools: Sequence[PoolStatus],
 ) -> Iterable[DeploymentStatus]:
-    demand, fetched = gateway_load.demand(), weights.by_revision()
+    demand, fetched, rollouts = gateway_load.demand(), weights.by_revision(), rollout_status.by_deployment()
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
         by_name[replica.deployment].append(replica)
@@ -557,5 +573,6 @@ def _deployments(
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
             without_slot=_without_slot(row, by_name[row.name], pools),
-            weights=fetched.get(row.revision_id, ()),
+            weights=_weights_of(row, rollouts.get(row.id), fetched),
+            rollout=rollouts.get(row.id),
         )

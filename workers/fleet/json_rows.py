@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
+from workers.fleet.rollout_status import RolloutStatus
 from workers.models import Slot
 from workers.serving import start_times
 
@@ -138,6 +140,7 @@ def deployments(fleet: Fleet) -> list[Row]:
             "pools": list(deployment.pools),
             "target_tokens_per_replica": deployment.target_tokens_per_replica,
             "routing": str(deployment.routing),
+            "rollout": deployment.rollout.words if deployment.rollout else "",
         }
         for deployment in fleet.deployments
     ]
@@ -154,6 +157,21 @@ def weights(fleet: Fleet) -> list[Row]:
         }
         for deployment in fleet.deployments
         for each in deployment.weights
+    ]
+
+
+def rollouts(statuses: Iterable[RolloutStatus]) -> list[Row]:
+    """Return rollouts. ``new`` and ``old`` count wanted replicas, ``words`` says how far it is."""
+    counts = ("new", "new_ready", "old", "old_ready")
+    told = ("reason", "waits_for", "started_by", "started_at", "finished_at", "words")
+    copied = ("id", "deployment", "state", "revision", "earlier_revision", *counts, *told)
+    return [
+        {
+            **{name: getattr(each, name) for name in copied},
+            "canaries": dict(each.canaries),
+            **{name: getattr(each.traffic, name) for name in ("requests", "failures", "slow")},
+        }
+        for each in statuses
     ]
 
 

@@ -16,7 +16,7 @@ from catalogue.registry import Description
 from tenants.audit import Actor
 from workers.engines.options import own_arguments
 from workers.errors import BadCount, Refused
-from workers.fleet import deployments
+from workers.fleet import deployments, rollouts
 from workers.models import Deployment, Node, Pool
 
 
@@ -94,17 +94,18 @@ def most_slots(pool: Pool) -> int | None:
 def apply(actor: Actor, found: Deployment, wanted: Description) -> Deployment:
     """Let the deployment serve this, in the pools that it has; idempotent.
 
-    Call it in a transaction, with the locks of prices and of the reconciler. All its replicas are withdrawn at once and
-    drain; the reconciler starts the new ones. Raises NotFound, BadCount; Refused if it serves something else than
-    ``found``, of which ``wanted`` was made: that would undo another change.
+    Call it in a transaction, with the locks of prices and of the reconciler. A rollout replaces its replicas. Raises
+    NotFound, BadCount; Refused if there is no room for a new replica, or it serves something else than ``found``, of
+    which ``wanted`` was made: that would undo another change.
     """
-    now = Deployment.objects.select_related("revision__model__owner").filter(id=found.id).first()
+    row = Deployment.objects.select_related("revision__model__owner").filter(id=found.id).first()
+    now = None if row is None else rollouts.as_wanted(row)
     if now is None or _served(now) != _served(found):
         name = found.revision.model.name
         raise Refused("model", name, "it was changed while the new options were checked", "try again")
     revision = now.revision
     if wanted != registry.described(revision, found.slots_per_replica, weights_digest=wanted.weights_digest):
-        revision = registry.register(actor, revision.model.owner, wanted, slots_now=found.slots_per_replica)
+        revision = registry.record(actor, revision.model.owner, wanted, slots_now=found.slots_per_replica)
     return deployments.redeploy(
         actor,
         found.name,

@@ -20,8 +20,8 @@ from tenants.audit import Actor
 from workers import tasks
 from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
-from workers.fleet import deployments, inventory, lookup
-from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
+from workers.fleet import deployments, inventory, lookup, rollouts
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases, weights
 from workers.serving import endpoints
 
@@ -261,6 +261,31 @@ def restore(actor: Actor, node: str, device_uuid: str) -> Effect:
 
 
 @transaction.atomic
+def rollout_pause(actor: Actor, deployment: str) -> Effect:
+    """Pause the deployment's rollout; see ``rollouts.pause``. Raises NotFound, Refused."""
+    return _rolled(*rollouts.pause(actor, deployment), "is paused: its old and new replicas stay as they are")
+
+
+@transaction.atomic
+def rollout_resume(actor: Actor, deployment: str) -> Effect:
+    """Resume the deployment's rollout; see ``rollouts.resume``. Raises NotFound, Refused."""
+    return _rolled(*rollouts.resume(actor, deployment), "goes on")
+
+
+@transaction.atomic
+def rollout_undo(actor: Actor, deployment: str) -> Effect:
+    """Return to what the deployment served before; see ``rollouts.undo``. Raises NotFound, Refused."""
+    row, changed = rollouts.undo(actor, deployment)
+    return _rolled(row, changed, f"returns to revision {rollouts.goal_of(row).digest[:12]}")
+
+
+@transaction.atomic
+def rollout_restart(actor: Actor, deployment: str) -> Effect:
+    """Replace every replica by another one of the same revision. Raises NotFound, Refused."""
+    return _rolled(rollouts.restart(actor, deployment), True, "replaces every replica by another one")
+
+
+@transaction.atomic
 def drain_node(actor: Actor, name: str) -> Effect:
     """Cordon a node, replace its replicas and evict its placeholders. Raises NotFound."""
     reconciler.lock(wait=True)
@@ -277,6 +302,10 @@ def drain_node(actor: Actor, name: str) -> Effect:
         _look_again(node)
     now = f"is cordoned; each of its {running.count()} replicas {LEAVES}"
     return Effect(target=f"node {node.name}", changed=changed, now=now)
+
+
+def _rolled(row: Rollout, changed: bool, now: str) -> Effect:
+    return Effect(target=f"rollout of {row.deployment.name}", changed=changed, now=now)
 
 
 def _leave(actor: Actor, replicas: list[Replica]) -> bool:

@@ -38,6 +38,11 @@ class Verb:
     run: Callable[..., Effect]
 
     @property
+    def words(self) -> str:
+        """Return the name as commands of a shell take it: ``rollout pause``."""
+        return self.name.replace("_", " ")
+
+    @property
     def signature(self) -> str:
         """Return the arguments as help texts show them."""
         required = len(self.arguments) - self.optional
@@ -58,7 +63,7 @@ class Verb:
 
         words = [str(given[name]) for name in self.arguments if given.get(name) is not None]
         if len(words) < len(self.arguments) - self.optional:
-            raise BadValue("command", f"{self.name} {' '.join(words)}".strip(), f"{self.name} {self.signature}")
+            raise BadValue("command", f"{self.words} {' '.join(words)}".strip(), f"{self.words} {self.signature}")
         effect: Effect = self.run(actor, *words)
         return effect
 
@@ -226,6 +231,38 @@ _TABLE = (
         effect="Replicas and placeholders may have the slot again. Its agent quarantines it again if it still fails.",
         example="restore n1 cpu-0",
         run=_operation("restore"),
+    ),
+    Verb(
+        name="rollout_pause",
+        arguments=("deployment",),
+        summary="Keep a deployment's old and new replicas as they are.",
+        effect="No further replica is replaced until you resume it. A bound that is passed still undoes the rollout.",
+        example="rollout pause chat",
+        run=_operation("rollout_pause"),
+    ),
+    Verb(
+        name="rollout_resume",
+        arguments=("deployment",),
+        summary="Let a paused rollout go on.",
+        effect="Replicas are replaced again, as the deployment's rollout policy says.",
+        example="rollout resume chat",
+        run=_operation("rollout_resume"),
+    ),
+    Verb(
+        name="rollout_undo",
+        arguments=("deployment",),
+        summary="Return to what a deployment served before its open rollout, or before the last one that is done.",
+        effect="Replicas of the earlier revision are started again, and the new ones stop as these serve.",
+        example="rollout undo chat",
+        run=_operation("rollout_undo"),
+    ),
+    Verb(
+        name="rollout_restart",
+        arguments=("deployment",),
+        summary="Replace every replica of a deployment by another one of the same revision.",
+        effect="It is a rollout like any other: new replicas serve before old ones stop, and it can be paused.",
+        example="rollout restart chat",
+        run=_operation("rollout_restart"),
     ),
 )
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in _TABLE}

@@ -44,6 +44,9 @@ class Replica(models.Model):
         PASSED = "passed"
         FAILED = "failed"
 
+    #: What its canary must be before it gets requests.
+    PROVEN = (Canary.NONE, Canary.PASSED)
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="replicas")
     revision = models.ForeignKey(ModelRevision, on_delete=models.PROTECT, related_name="replicas")

@@ -10,8 +10,9 @@ from uuid import UUID
 from django.db.models import Case, Count, F, Max, Q, When
 from django.db.models.functions import Now
 
+from catalogue.models import ModelRevision
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler import slot_leases
+from workers.scheduler import promotion, slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
 
 _State = Placeholder.State
@@ -34,6 +35,15 @@ def fill() -> list[UUID]:
     poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
     slot_leases.evict(steps.evict, "its pool has more placeholders than it wants")
     return [*made, *poorer]
+
+
+def evict_unfit(deployment: Deployment, revision: ModelRevision) -> None:
+    """Evict the deployment's placeholders if they cannot become the revision; the pool makes others."""
+    if promotion.needed(deployment.revision) == promotion.needed(revision):
+        return
+    held = Placeholder.objects.filter(deployment=deployment, state__in=LEASED_STATES)
+    why = f"{deployment.name} now serves a model it cannot become"
+    slot_leases.evict(list(held.values_list("id", flat=True)), why)
 
 
 def _ranks() -> dict[UUID, int]:

@@ -1,9 +1,12 @@
-"""Decide which replicas to create and which to stop, from facts alone: no database, no clock."""
+"""Decide which replicas a deployment gets and gives up, from facts alone: no database, no clock.
+
+:func:`settle` is for a deployment whose replicas are all alike; ``workers.scheduler.rollout.steps`` for the others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
@@ -11,8 +14,11 @@ from uuid import UUID
 #: The order in which replicas are given up: those that serve no requests first.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
+#: States of a replica that serves nobody and starts nothing.
+GONE = frozenset({"lost", "failed"})
+
 WeightsState = Literal["wanted", "fetching", "ready", "failed"]
-StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
+StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed", "superseded", "undone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,8 @@ class ReplicaView:
     failed_recently: bool = False
     leaving: bool = False
     crashed: bool = False
+    #: Gateways send it requests; one of an open rollout has passed its canary, too, and has served for a while.
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,8 @@ class DeploymentView:
     prepared: Mapping[UUID, int] = field(default_factory=dict)
     #: By node, the state of the model's files there; None if no node has to fetch them.
     weights: Mapping[UUID, WeightsState] | None = None
+    #: What replaces the replicas above.
+    rollout: RolloutView | None = None
 
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
@@ -76,14 +86,39 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementPlan:
-    """The (deployment, node) of each replica to create, and each replica to stop with its reason."""
+class RolloutView:
+    """An open rollout. ``target`` is the deployment as it will be, with the replicas that the rollout has made.
 
-    place: tuple[tuple[UUID, UUID], ...]
-    stop: Mapping[UUID, StopReason]
+    ``proven``: one of those has passed its canary. ``draining`` replicas of the deployment still hold slots.
+    ``most_serving``: see ``Rollout``.
+    """
+
+    id: UUID
+    target: DeploymentView
+    state: Literal["running", "paused", "undoing"]
+    proven: bool
+    max_surge: int
+    max_unavailable: int
+    most_serving: int
+    draining: int = 0
 
 
-class _FreeSlots:
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """What changes: (deployment, node) of each replica to create, and each replica to stop with its reason.
+
+    ``roll``: (deployment, node) of each replica to create for its rollout; ``waits_for``: by rollout, what its next
+    step waits for; ``finished``: rollouts that are done or undone.
+    """
+
+    place: list[tuple[UUID, UUID]] = field(default_factory=list)
+    stop: dict[UUID, StopReason] = field(default_factory=dict)
+    roll: list[tuple[UUID, UUID]] = field(default_factory=list)
+    waits_for: dict[UUID, str] = field(default_factory=dict)
+    finished: set[UUID] = field(default_factory=set)
+
+
+class FreeSlots:
     """The slots that each node still has while a plan is made."""
 
     def __init__(self, nodes: Sequence[NodeView]) -> None:
@@ -109,16 +144,18 @@ class _FreeSlots:
         First one with a warm placeholder for it, then one where no placeholder must be evicted, then the one with the
         fewest replicas.
         """
+        offered = self.offered(deployment, pool_id)
+        fitting = [node for node in offered if self.slots[node.id] >= deployment.slots_per_replica]
+        return min(fitting, key=lambda node: self._cost(node, deployment), default=None)
+
+    def offered(self, deployment: DeploymentView, pool_id: UUID) -> list[NodeView]:
+        """Return the nodes of the pool that could start a replica, whether or not they have slots for it."""
         refused = {replica.node_id for replica in deployment.replicas if replica.failed_recently}
-        offered = [
+        return [
             node
             for node in self.nodes
-            if node.pool_id == pool_id
-            and node.id not in refused
-            and self.slots[node.id] >= deployment.slots_per_replica
-            and deployment.has_weights(node.id)
+            if node.pool_id == pool_id and node.id not in refused and deployment.has_weights(node.id)
         ]
-        return min(offered, key=lambda node: self._cost(node, deployment), default=None)
 
     def is_fetching(self, deployment: DeploymentView) -> bool:
         """Return whether a node that has slots for a replica lacks only the model's files, and fetches them.
@@ -156,41 +193,40 @@ class _FreeSlots:
         return (not self.is_warm(node, deployment), evicts, self.replicas[node.id], node.name)
 
 
-def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> PlacementPlan:
-    """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes.
+def settle(deployment: DeploymentView, free_slots: FreeSlots, steps: Steps) -> None:
+    """Add the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes.
 
     A lost replica stays wanted until its replacement has a node: if its own node comes back first, it continues.
     A failed one keeps its deployment off its node until it has settled; see ``reconciler.FAILED_REST``.
     A crashed one is replaced by a warm placeholder, which serves much sooner; without a placeholder it starts again.
     """
-    free_slots = _FreeSlots(nodes)
-    place: list[tuple[UUID, UUID]] = []
-    stop: dict[UUID, StopReason] = {}
-    for deployment in deployments:
-        working = [replica for replica in deployment.replicas if replica.state not in {"lost", "failed"}]
-        lost = [replica for replica in deployment.replicas if replica.state == "lost"]
-        for replica in deployment.replicas:
-            if replica.state == "failed" and not replica.failed_recently:
-                stop[replica.id] = "settled"
-        leaving = [replica for replica in working if replica.leaving]
-        working = [replica for replica in working if not replica.leaving]
-        revived = _revive(deployment, working, free_slots)
-        place += [(deployment.id, node.id) for node in revived.values()]
-        stop |= dict.fromkeys(revived, "crashed")
-        working = [replica for replica in working if replica.id not in revived]
-        missing = deployment.desired - len(working) - len(revived)
-        chosen, waiting = _fill(deployment, working, missing, free_slots, patient=_patient(leaving, missing))
-        place += [(deployment.id, node.id) for node in chosen]
-        stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
-        if missing <= 0:
-            stop |= {replica.id: "replaced" for replica in lost}
-            stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
-        homeless = missing - len(chosen) - waiting
-        stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, homeless)}
-    return PlacementPlan(place=tuple(place), stop=stop)
+    working = [replica for replica in deployment.replicas if replica.state not in GONE]
+    lost = [replica for replica in deployment.replicas if replica.state == "lost"]
+    steps.stop |= settled(deployment)
+    leaving = [replica for replica in working if replica.leaving]
+    working = [replica for replica in working if not replica.leaving]
+    revived = revive(deployment, working, free_slots)
+    steps.place += [(deployment.id, node.id) for node in revived.values()]
+    steps.stop |= dict.fromkeys(revived, "crashed")
+    working = [replica for replica in working if replica.id not in revived]
+    missing = deployment.desired - len(working) - len(revived)
+    chosen, waiting = fill(deployment, working, missing, free_slots, patient=_patient(leaving, missing))
+    steps.place += [(deployment.id, node.id) for node in chosen]
+    steps.stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
+    if missing <= 0:
+        steps.stop |= {replica.id: "replaced" for replica in lost}
+        steps.stop |= {replica.id: "surplus" for replica in surplus(deployment, working, -missing)}
+    homeless = missing - len(chosen) - waiting
+    steps.stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, homeless)}
 
 
-def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], free_slots: _FreeSlots) -> dict[UUID, NodeView]:
+def settled(deployment: DeploymentView) -> dict[UUID, StopReason]:
+    """Return the failed replicas that no longer keep the deployment off their nodes."""
+    failed = (replica for replica in deployment.replicas if replica.state == "failed")
+    return {replica.id: "settled" for replica in failed if not replica.failed_recently}
+
+
+def revive(deployment: DeploymentView, working: Sequence[ReplicaView], free_slots: FreeSlots) -> dict[UUID, NodeView]:
     """Return the node whose warm placeholder takes over, for each crashed replica that can be replaced so."""
     revived: dict[UUID, NodeView] = {}
     for replica in working:
@@ -208,8 +244,8 @@ def _patient(leaving: Sequence[ReplicaView], missing: int) -> int:
     return max(0, min(missing, sum(replica.state == "ready" for replica in leaving)))
 
 
-def _fill(
-    deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, free_slots: _FreeSlots, *, patient: int
+def fill(
+    deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, free_slots: FreeSlots, *, patient: int
 ) -> tuple[list[NodeView], int]:
     """Return nodes for the missing replicas, as far as there are any, and how many replicas wait.
 
@@ -238,7 +274,7 @@ def _fill(
     return chosen, waiting
 
 
-def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:
+def surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:
     """Return the replicas to give up: those without requests first, then by last pool, least busy and newest.
 
     Prepared replicas are given up only if the others are not enough.

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
 from django.db.models.functions import Now
 
+from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class
-from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases, weights
 from workers.scheduler.database_uptime import DatabaseUptime
-from workers.scheduler.placement import DeploymentView, NodeView, PlacementPlan, ReplicaView, StopReason, plan
+from workers.scheduler.placement import (
+    DeploymentView,
+    FreeSlots,
+    NodeView,
+    ReplicaView,
+    RolloutView,
+    Steps,
+    StopReason,
+    WeightsState,
+)
+from workers.scheduler.plan import plan
+from workers.scheduler.rollout import canaries, rollouts
+from workers.scheduler.rollout import steps as rollout_steps
+from workers.scheduler.rollout.rollouts import OpenRollout
 from workers.serving import endpoints
 
 #: Longest pause between two statements of a reconciling transaction. The database then ends the transaction, so a
@@ -49,6 +65,8 @@ _REASONS: dict[StopReason, str] = {
     "settled": "its node may be tried again",
     "drained": "an operator drained it",
     "crashed": "it crashed, and a warm placeholder takes over",
+    "superseded": "a rollout replaces it",
+    "undone": "its rollout is undone",
 }
 
 _database_uptime = DatabaseUptime()
@@ -75,14 +93,22 @@ def tick() -> Outcome | None:
     lost = _mark_lost() if uptime >= DATABASE_GRACE else 0
     autoscaler.decide_all()
     nodes = _nodes()
+    opened = rollouts.open_rollouts()
     fetched, fetching = weights.renew(node.id for node in nodes)
-    steps = plan(_deployments(fetched), nodes)
-    placed = _place(steps)
+    steps = plan(_deployments(fetched, opened), nodes)
+    placed = _place(steps, opened)
     filled = placeholder_pools.fill()
     touched = placed | _stop(steps) | set(filled) | fetching
-    names = Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True)
+    names = tuple(Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True))
+    rollouts.note_waits(opened.values(), steps.waits_for)
+    canaries.start_due()
+    rollouts.finish(opened.values(), steps.finished)  # last, because it raises the policy epoch
     return Outcome(
-        placed=len(steps.place), stopped=len(steps.stop), lost=lost, placeholders=len(filled), nodes=tuple(names)
+        placed=len(steps.place) + len(steps.roll),
+        stopped=len(steps.stop),
+        lost=lost,
+        placeholders=len(filled),
+        nodes=names,
     )
 
 
@@ -160,45 +186,106 @@ def _nodes() -> tuple[NodeView, ...]:
     )
 
 
-def _deployments(fetched: weights.Fetched) -> tuple[DeploymentView, ...]:
+def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -> tuple[DeploymentView, ...]:
     links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
     for link in DeploymentPool.objects.order_by("sequence"):
         links[link.deployment_id].append(link)
-    replicas: dict[UUID, list[ReplicaView]] = defaultdict(list)
+    replicas = _replicas(opened)
+    found = []
+    for row in Deployment.objects.select_related("revision").order_by("id"):
+        of_rollout = opened.get(row.id)
+        rollout_id = of_rollout.row.id if of_rollout is not None else None
+        view = DeploymentView(
+            id=row.id,
+            desired=0 if row.archived_at else row.desired_replicas,
+            pool_ids=tuple(link.pool_id for link in links[row.id]),
+            replicas=tuple(each for made_by, each in replicas[row.id] if rollout_id is None or made_by != rollout_id),
+            import_class=promotion.needed(row.revision),
+            slots_per_replica=row.slots_per_replica,
+            prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
+            weights=_weights(row.revision, fetched),
+        )
+        if of_rollout is not None:
+            made = tuple(each for made_by, each in replicas[row.id] if made_by == rollout_id)
+            view = replace(view, rollout=_rollout(view, of_rollout, made, fetched))
+        found.append(view)
+    return tuple(found)
+
+
+def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[UUID | None, ReplicaView]]]:
+    """Return the wanted replicas of each deployment in order of creation, each with the rollout that made it."""
+    found: dict[UUID, list[tuple[UUID | None, ReplicaView]]] = defaultdict(list)
     recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
     wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
     crashes = _replaced_crashes()
     for row in wanted.select_related("node").annotate(recent=recent).order_by("id"):
         crashed = row.state == _State.BACKOFF and row.startup_seconds is not None
-        replicas[row.deployment_id].append(
-            ReplicaView(
-                id=row.id,
-                state=row.state,
-                node_id=row.node_id,
-                pool_id=row.node.pool_id if row.node else None,
-                requests=row.running_requests + row.waiting_requests,
-                failed_recently=row.recent,
-                leaving=row.leaving,
-                crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
-            )
-        )
-    return tuple(
-        DeploymentView(
+        of_rollout = opened.get(row.deployment_id)
+        is_new = of_rollout is not None and row.rollout_id == of_rollout.row.id
+        view = ReplicaView(
             id=row.id,
-            desired=0 if row.archived_at else row.desired_replicas,
-            pool_ids=tuple(link.pool_id for link in links[row.id]),
-            replicas=tuple(replicas[row.id]),
-            import_class=promotion.needed(row.revision),
-            slots_per_replica=row.slots_per_replica,
-            prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
-            weights=fetched.get(row.revision_id, {}) if _is_fetched(row) else None,
+            state=row.state,
+            node_id=row.node_id,
+            pool_id=row.node.pool_id if row.node else None,
+            requests=row.running_requests + row.waiting_requests,
+            failed_recently=row.recent,
+            leaving=row.leaving,
+            crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
+            serves=row.id in of_rollout.serving if of_rollout is not None and is_new else _serves(row),
         )
-        for row in Deployment.objects.select_related("revision").order_by("id")
+        found[row.deployment_id].append((row.rollout_id, view))
+    return found
+
+
+def _serves(row: Replica) -> bool:
+    return row.state == _State.READY and row.canary in Replica.PROVEN
+
+
+def _rollout(
+    view: DeploymentView, opened: OpenRollout, made: tuple[ReplicaView, ...], fetched: weights.Fetched
+) -> RolloutView:
+    row, policy = opened.row, opened.policy
+    serving = sum(each.serves for each in (*view.replicas, *made))
+    return RolloutView(
+        id=row.id,
+        target=_target(view, row, made, _weights(row.revision, fetched)),
+        state=cast(Literal["running", "paused", "undoing"], row.state),
+        proven=opened.proven,
+        max_surge=policy.max_surge,
+        max_unavailable=policy.max_unavailable,
+        most_serving=rollouts.counted_serving(opened, serving),
+        draining=opened.draining,
     )
 
 
-def _is_fetched(row: Deployment) -> bool:
-    return is_fetched(row.revision.engine, row.revision.source, row.revision.engine_args)
+def _target(
+    view: DeploymentView, row: Rollout, made: tuple[ReplicaView, ...], there: Mapping[UUID, WeightsState] | None
+) -> DeploymentView:
+    """Return the deployment as the rollout makes it."""
+    return replace(
+        view,
+        replicas=made,
+        import_class=promotion.needed(row.revision),
+        slots_per_replica=row.slots_per_replica,
+        weights=there,
+    )
+
+
+def obstacle(row: Rollout, may_be_missing: int) -> str:
+    """Return why a rollout that would begin now finds no room for a new replica, with figures; empty if it does."""
+    nodes = _nodes()
+    view = next(each for each in _deployments({}, {}) if each.id == row.deployment_id)
+    wanted = _target(view, row, (), None)
+    return rollout_steps.obstacle(wanted, view.replicas, view.slots_per_replica, FreeSlots(nodes), may_be_missing)
+
+
+def _weights(revision: ModelRevision, fetched: weights.Fetched) -> Mapping[UUID, WeightsState] | None:
+    """Return the state of the revision's files by node; None if no node has to fetch them."""
+    return fetched.get(revision.id, {}) if _is_fetched(revision) else None
+
+
+def _is_fetched(revision: ModelRevision) -> bool:
+    return is_fetched(revision.engine, revision.source, revision.engine_args)
 
 
 def _replaced_crashes() -> Counter[UUID]:
@@ -207,28 +294,38 @@ def _replaced_crashes() -> Counter[UUID]:
     return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
 
 
-def _place(steps: PlacementPlan) -> set[UUID]:
+def _place(steps: Steps, opened: Mapping[UUID, OpenRollout]) -> set[UUID]:
     """Create the replicas of the plan that get their slots, each with its fence; return the nodes with a new one."""
     rows = {row.id: row for row in Deployment.objects.select_related("revision")}
-    return {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
+    made = {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
+    for deployment_id, node_id in steps.roll:
+        if reserve(rows[deployment_id], node_id, rollout=opened[deployment_id].row) is not None:
+            made.add(node_id)
+    return made
 
 
 @transaction.atomic
-def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = None) -> Replica | None:
+def reserve(
+    deployment: Deployment, node_id: UUID, *, promote: UUID | None = None, rollout: Rollout | None = None
+) -> Replica | None:
     """Create a replica on the node and lease its slots; return None and create nothing if the node has too few.
 
-    ``promote`` requires one particular placeholder. The caller wakes the agent.
+    ``promote`` requires one particular placeholder; ``rollout`` makes it one of that rollout, with a canary to pass.
+    The caller wakes the agent.
     """
-    row = Replica(deployment=deployment, revision=deployment.revision, node_id=node_id, reserved_at=Now())
+    revision = deployment.revision if rollout is None else rollout.revision
+    slots = deployment.slots_per_replica if rollout is None else rollout.slots_per_replica
+    row = Replica(deployment=deployment, revision=revision, node_id=node_id, reserved_at=Now(), rollout=rollout)
+    row.canary = Replica.Canary.NONE if rollout is None else Replica.Canary.PENDING
     row.save()
     request = slot_leases.SlotRequest(
         replica_id=row.id,
         deployment_id=deployment.id,
-        import_class=promotion.needed(deployment.revision),
+        import_class=promotion.needed(revision),
         name=f"{deployment.name}/{str(row.id)[-6:]}",
         promote=promote,
     )
-    claim = slot_leases.claim(request, node_id, deployment.slots_per_replica)
+    claim = slot_leases.claim(request, node_id, slots)
     if claim is None:
         row.delete()
         return None
@@ -252,7 +349,7 @@ def _event(row: Replica, before: str, after: str, reason: str) -> None:
     ReplicaEvent.objects.create(replica=row, from_state=before, to_state=after, reason=reason)
 
 
-def _stop(steps: PlacementPlan) -> set[UUID]:
+def _stop(steps: Steps) -> set[UUID]:
     """Mark replicas as no longer wanted; their agents stop them. Return the nodes concerned."""
     rows = list(Replica.objects.filter(id__in=steps.stop).select_for_update().order_by("id"))
     withdraw(Replica.objects.filter(id__in=[row.id for row in rows]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from django.db.models import Count, F, Q
 
 from catalogue.models import ModelRevision
 from workers.engines.arguments import commit_of, is_fetched, load_format
-from workers.models import Deployment, DeploymentPool, Node, Slot, Weights
+from workers.models import Deployment, DeploymentPool, Node, Rollout, Slot, Weights
 from workers.scheduler.placement import WeightsState
 
 #: The state of the files by revision, then by node.
@@ -25,18 +26,14 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
     is desired. It stays while the deployment may have replicas: what scales to zero starts again without a download.
     Deleting a row ends its process and leaves the files. Call it inside reconcile's transaction.
     """
-    deployments = [
-        row
-        for row in Deployment.objects.filter(archived_at=None, max_replicas__gt=0).select_related("revision")
-        if is_fetched(row.revision.engine, row.revision.source, row.revision.engine_args)
-    ]
+    deployments = [each for each in _needed() if is_fetched(*_program(each.revision))]
     rows = list(Weights.objects.select_related("node", "revision"))
     if not deployments and not rows:
         return {}, set()
     pools: dict[UUID, set[UUID]] = defaultdict(set)
     for deployment_id, pool_id in DeploymentPool.objects.values_list("deployment_id", "pool_id"):
         pools[deployment_id].add(pool_id)
-    kept = {(pool_id, row.revision_id) for row in deployments for pool_id in pools[row.id]}
+    kept = {(pool_id, each.revision.id) for each in deployments for pool_id in pools[each.deployment_id]}
     gone = [row.id for row in rows if (row.node.pool_id, row.revision_id) not in kept]
     if gone:
         Weights.objects.filter(id__in=gone).delete()
@@ -50,15 +47,49 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
 
 def are_ready(revision: ModelRevision, node_id: UUID) -> bool:
     """Return whether a replica of the revision can start on the node without waiting for files."""
-    if not is_fetched(revision.engine, revision.source, revision.engine_args):
+    if not is_fetched(*_program(revision)):
         return True
     if not Node.objects.filter(id=node_id, fetching_epoch=F("epoch")).exists():
         return True
     return Weights.objects.filter(node_id=node_id, revision=revision, state=Weights.State.READY).exists()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needed:
+    """A revision that a deployment may start replicas of, with so many slots; ``at_once`` if it is to start some."""
+
+    deployment_id: UUID
+    revision: ModelRevision
+    slots_per_replica: int
+    at_once: bool
+
+
+def _needed() -> Iterator[_Needed]:
+    """Yield what every deployment serves, and what its open rollout brings."""
+    rows = Deployment.objects.filter(archived_at=None, max_replicas__gt=0).select_related("revision")
+    opened = Rollout.objects.filter(finished_at=None, deployment__in=rows).select_related("revision", "deployment")
+    for row in rows:
+        yield _Needed(
+            deployment_id=row.id,
+            revision=row.revision,
+            slots_per_replica=row.slots_per_replica,
+            at_once=row.desired_replicas > 0,
+        )
+    for rollout in opened:
+        yield _Needed(
+            deployment_id=rollout.deployment_id,
+            revision=rollout.revision,
+            slots_per_replica=rollout.slots_per_replica,
+            at_once=rollout.deployment.desired_replicas > 0,
+        )
+
+
+def _program(revision: ModelRevision) -> tuple[str, str, list[str]]:
+    return revision.engine, revision.source, revision.engine_args
+
+
 def _create(
-    deployments: Iterable[Deployment],
+    deployments: Iterable[_Needed],
     pools: Mapping[UUID, set[UUID]],
     live: set[UUID],
     found: dict[UUID, dict[UUID, WeightsState]],
@@ -71,23 +102,23 @@ def _create(
     counted = Count("slots", filter=Q(slots__health=Slot.Health.OK))
     nodes = list(Node.objects.filter(id__in=live).annotate(slot_count=counted).order_by("name"))
     touched: set[UUID] = set()
-    for deployment in deployments:
-        if not deployment.desired_replicas:
+    for needed in deployments:
+        if not needed.at_once:
             continue
-        same = {row.node_id: row for row in rows if _files(row.revision) == _files(deployment.revision)}
+        same = {row.node_id: row for row in rows if _files(row.revision) == _files(needed.revision)}
         for node in nodes:
             if node.fetching_epoch != node.epoch:  # its agent is of a version whose engines download by themselves
-                found[deployment.revision_id][node.id] = "ready"
+                found[needed.revision.id][node.id] = "ready"
                 continue
-            fits = node.pool_id in pools[deployment.id] and node.slot_count >= deployment.slots_per_replica
-            if not fits or node.id in found[deployment.revision_id]:
+            fits = node.pool_id in pools[needed.deployment_id] and node.slot_count >= needed.slots_per_replica
+            if not fits or node.id in found[needed.revision.id]:
                 continue
-            row = Weights(node=node, revision_id=deployment.revision_id)
+            row = Weights(node=node, revision=needed.revision)
             if (there := same.get(node.id)) is not None:
                 row.state, row.folder = Weights.State.READY, there.folder
                 row.bytes_done, row.bytes_total = there.bytes_done, there.bytes_total
             row.save()
-            found[deployment.revision_id][node.id] = cast(WeightsState, row.state)
+            found[needed.revision.id][node.id] = cast(WeightsState, row.state)
             touched.add(node.id)
     return touched
 

@@ -54,8 +54,9 @@ LIST_HELP = {
     "decisions": "List decisions of scaling, with their reasons. Newest first.",
     "events": "List transitions of replicas, with their reasons. Newest first.",
     "starts": "List how long starts took until the first token, by level of warmth.",
+    "rollout status": "List rollouts: how far they are, what they wait for, why they ended so. Newest first.",
 }
-HISTORIES = frozenset({"decisions", "events"})
+HISTORIES = frozenset({"decisions", "events", "rollout status"})
 
 
 @click.group(help=HELP, short_help="Show the fleet and change it.")
@@ -63,11 +64,23 @@ def fleet() -> None:
     """Show the fleet and change it; see ``HELP``."""
 
 
+@fleet.group(short_help="Follow, pause, resume and undo rollouts.")
+def rollout() -> None:
+    """Follow a change of what a deployment serves, pause it, let it go on, undo it."""
+
+
+def _place(words: str) -> tuple[click.Group, str]:
+    """Return the group of a command, and its name there."""
+    group, _, name = words.rpartition(" ")
+    return (rollout if group else fleet), name
+
+
 def _add_list(name: str, help_text: str) -> None:
+    group, command = _place(name)
     example = f"celery -A hearth fleet {name} --json"
     history = name in HISTORIES
 
-    @fleet.command(name, help=f"{help_text}\n\n\b\nExample:\n  {example}", short_help=help_text)
+    @group.command(command, help=f"{help_text}\n\n\b\nExample:\n  {example}", short_help=help_text)
     @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one document per line.")
     @click.option(
         "--watch",
@@ -98,8 +111,10 @@ def _add_list(name: str, help_text: str) -> None:
 
 
 def _add_verb(verb: Verb) -> None:
-    @fleet.command(
-        verb.name,
+    group, command = _place(verb.words)
+
+    @group.command(
+        command,
         help=f"{verb.summary}\n\n{verb.effect}\n\n\b\nExample:\n  celery -A hearth fleet {verb.example}",
         short_help=verb.summary,
     )

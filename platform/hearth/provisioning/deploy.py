@@ -21,7 +21,7 @@ from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
-from workers.fleet import deployments, engine_arguments, model_options
+from workers.fleet import deployments, engine_arguments, model_options, rollouts
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
@@ -66,7 +66,7 @@ def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> 
     present = served(name)
     slots_now = None if present is None else present.slots_per_replica
     platform = registry.find_tenant(PLATFORM_SLUG)
-    revision = catalogue.register(actor, platform, spec.described(), slots_now=slots_now)
+    revision = catalogue.record(actor, platform, spec.described(), slots_now=slots_now)
     if spec.hub_token is not None:
         hub_tokens.store(actor, revision.model, spec.hub_token)
     if spec.tenants is not None:
@@ -111,9 +111,10 @@ def with_options(spec: ModelSpec, found: Deployment | None, change: OptionChange
 
 
 def served(name: str) -> Deployment | None:
-    """Return the deployment of the platform's model of this name; None for a new one."""
-    found = Deployment.objects.select_related("revision__model").filter(revision__model__name=name)
-    return found.order_by("name").first()
+    """Return the deployment of the platform's model of this name, with what it will serve; None for a new one."""
+    rows = Deployment.objects.select_related("revision__model").filter(revision__model__name=name)
+    found = rows.order_by("name").first()
+    return None if found is None else rollouts.as_wanted(found)
 
 
 def change_options(

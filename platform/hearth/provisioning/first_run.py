@@ -40,7 +40,7 @@ from tenants.registry import Policy
 from workers.engines.arguments import commit_of
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS, TINY_MODEL
 from workers.errors import ModelRefused
-from workers.fleet import deployments, operations
+from workers.fleet import deployments, operations, rollouts
 from workers.model_sources import checks
 from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, folder_digest, is_tiny
 from workers.models import Deployment, Pool
@@ -82,7 +82,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
             spec = checks.pinned(spec)
         described = spec.described()
     slots_now = deployed.slots_per_replica if deployed is not None else None
-    revision = catalogue.register(SYSTEM, platform, described, slots_now=slots_now)
+    revision = catalogue.record(SYSTEM, platform, described, slots_now=slots_now)
     if is_tiny(revision.source):
         prices.ensure_demo_prices(SYSTEM, revision.model.name)
     name = _deployment_of(revision, before, last)
@@ -125,7 +125,7 @@ def _deployed(before: ModelRevision | None, last: Mapping[str, Any]) -> Deployme
     if before is None:
         return None
     found = Deployment.objects.select_related("revision__model").filter(name=last.get("deployment")).first()
-    return found if found is not None and found.revision.model_id == before.model_id else None
+    return rollouts.as_wanted(found) if found is not None and found.revision.model_id == before.model_id else None
 
 
 def _unchanged(

@@ -16,7 +16,7 @@ from django.db.models import Model, QuerySet
 from catalogue import routing_policy
 from tenants.audit import Actor
 from workers.errors import NotFound
-from workers.fleet import lookup, operations
+from workers.fleet import lookup, operations, rollout_status
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
 from workers.fleet.verbs import VERBS, Verb
@@ -72,7 +72,7 @@ class ActionDialog:
     @property
     def button(self) -> str:
         """Return the verb as the button shows it."""
-        return self.verb.name.capitalize()
+        return self.verb.words.split()[-1].capitalize()
 
     @property
     def command(self) -> str:
@@ -211,6 +211,13 @@ def _restore(target: str) -> Subject:
     )
 
 
+def _rollout(target: str) -> Subject:
+    row = _deployment(target)
+    status = rollout_status.by_deployment().get(row.id)
+    note = f"It is {status.words}." if status is not None else ""
+    return Subject(title=f"rollout of {row.name}", arguments={"deployment": row.name}, note=note)
+
+
 _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
@@ -222,6 +229,10 @@ _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "evict": _evict,
     "promote": _promote,
     "restore": _restore,
+    "rollout_pause": _rollout,
+    "rollout_resume": _rollout,
+    "rollout_undo": _rollout,
+    "rollout_restart": _rollout,
 }
 
 

@@ -19,7 +19,7 @@ from tenants.audit import Actor
 from tenants.errors import NotFound
 from workers import tasks
 from workers.errors import Refused
-from workers.fleet import deployments, engine_arguments, model_options
+from workers.fleet import deployments, engine_arguments, model_options, rollouts
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
 from workers.models import Deployment
@@ -73,6 +73,7 @@ def _redeployment(name: str, options: OptionChange) -> _Redeployment:
     found = rows.filter(revision__model=model, archived_at=None).order_by("name").first()
     if found is None:
         raise Refused("model", model.name, "it is not deployed", f"deploy it first: `hearth deploy {model.name}`")
+    found = rollouts.as_wanted(found)
     described = model_options.changed(found, options)
     if options.slots_per_replica is not None:
         for pool in model_options.pools_of(found)[:1]:

@@ -25,9 +25,9 @@ from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
 from workers.errors import BadArguments, Refused
-from workers.fleet import engine_arguments, inventory, model_options
+from workers.fleet import engine_arguments, inventory, model_options, rollouts
 from workers.fleet.model_options import OptionChange
-from workers.models import Deployment, Replica, Slot
+from workers.models import Deployment, Replica, Rollout, Slot
 from workers.weights import hub_tokens
 
 TINY = f"/api/v1/models/{MODEL}"
@@ -101,23 +101,29 @@ def test_only_operators_see_the_options_of_engines(world: World, as_operator: AP
         assert (found["revisions"][0]["options"], found["slots_per_replica"]) == (options, slots)
 
 
-def test_new_options_make_a_new_revision_and_replace_the_replicas(world: World, as_operator: APIClient) -> None:
+def wanted() -> Deployment:
+    """Return the deployment with what it will serve."""
+    return rollouts.as_wanted(Deployment.objects.select_related("revision").get(name=MODEL))
+
+
+def test_new_options_make_a_new_revision_and_begin_a_rollout(world: World, as_operator: APIClient) -> None:
     fixtures.fleet(world)
     before = ModelRevision.objects.get(superseded_at=None)
     change = {"slots_per_replica": 2, "context_tokens": 1024, "kv_dtype": "fp8", "pipeline_parallel": 2}
     answer = as_operator.patch(TINY, change, format="json")
     assert answer.status_code == 200, answer.json()
-    active = ModelRevision.objects.get(superseded_at=None)
-    deployment = Deployment.objects.get(name=MODEL)
-    assert (deployment.revision_id, deployment.slots_per_replica) == (active.id, 2)
-    assert active.digest != before.digest
-    assert (active.context_length_tokens, active.options) == (1024, {"kv_dtype": "fp8", "pipeline_parallel": 2})
-    assert not Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
+    rollout = Rollout.objects.get(finished_at=None)
+    assert (rollout.earlier_revision, rollout.slots_per_replica) == (before, 2)
+    wanted = rollout.revision
+    assert (wanted.context_length_tokens, wanted.options) == (1024, {"kv_dtype": "fp8", "pipeline_parallel": 2})
+    assert ModelRevision.objects.get(superseded_at=None) == before
+    assert Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
     assert answer.json()["slots_per_replica"] == 2
     back = {"slots_per_replica": 1, "pipeline_parallel": 1, "kv_dtype": "auto", "context_tokens": 2048}
     answer = as_operator.patch(TINY, back, format="json")
     assert answer.status_code == 200, answer.json()
-    assert ModelRevision.objects.get(superseded_at=None) == before
+    rollout.refresh_from_db()
+    assert rollout.state == "undoing"
 
 
 def test_new_options_undo_no_change_that_came_while_they_were_checked(world: World, as_operator: APIClient) -> None:
@@ -144,7 +150,7 @@ def test_a_context_is_never_longer_than_that_of_the_models_folder(
     Deployment.objects.update(revision=revision)
     for given, kept in ((8192, 4096), (512, 512), (0, 0)):
         assert as_operator.patch(TINY, {"context_tokens": given}, format="json").status_code == 200
-        assert ModelRevision.objects.get(superseded_at=None).context_length_tokens == kept
+        assert wanted().revision.context_length_tokens == kept
     with (tmp_path / "model.safetensors").open("wb") as weights:
         weights.truncate(3 << 20)
     Slot.objects.update(memory_bytes=1 << 20)
@@ -230,9 +236,9 @@ def test_an_operator_changes_options_on_the_models_page(world: World) -> None:
     assert refused.status_code == 400
     assert "1 or 2, because each stage" in refused.content.decode()
     assert browser.post(page, form | {"pipeline_parallel": "1"}).status_code == 302
-    active = ModelRevision.objects.get(superseded_at=None)
-    assert (active.context_length_tokens, active.options) == (0, {"kv_dtype": "fp8"})
-    assert Deployment.objects.get(name=MODEL).slots_per_replica == 2
+    revision = wanted().revision
+    assert (revision.context_length_tokens, revision.options) == (0, {"kv_dtype": "fp8"})
+    assert wanted().slots_per_replica == 2
     assert signed_in(world, operator=False).post(page, form).status_code in (403, 404)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workers.agent.probes.canary import CanaryResult
 from workers.agent.probes.health import FAILED_CANARIES, SUSPECT_REPORTS, UNHEALTHY_REPORTS, Health, Verdict
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult, parse_load
 from workers.agent.timeouts import Timeouts, backoff_seconds
+from workers.serving.canary import CanaryResult
 
 WELL = ProbeResult(healthy=True)
 ILL = ProbeResult(healthy=False, problem="no answer in time")

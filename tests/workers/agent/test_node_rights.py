@@ -196,7 +196,7 @@ def test_a_node_joins_stores_its_canaries_and_leaves_with_these_rights(
             cluster.check_servers()
             cluster.check_secrets(NODE_SECRETS)
             assert cluster.join("n1", PoolOptions()) == fleet.pool
-            canary_log.open_log().close()
+            canary_log.open_log("agent").close()
             canary = row_at(timezone.now(), platform, purpose="canary")
             position = {new_id(): Position(1, 9)}
             assert batch.store([canary], position, node="n1") == 1

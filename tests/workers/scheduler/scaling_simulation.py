@@ -9,8 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from workers.scheduler import placement, scaling_policy
+from workers.scheduler import scaling_policy
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
+from workers.scheduler.plan import plan
 from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts, Step
 from workers.serving.gateway_load import DeploymentLoad
 
@@ -136,7 +137,7 @@ class SimulatedFleet:
 
     def _place(self, now: float) -> None:
         """Apply the plan at once: stopped replicas end, placed ones start."""
-        steps = placement.plan([self._view(now)], [self._node(pool) for pool in self.pools])
+        steps = plan([self._view(now)], [self._node(pool) for pool in self.pools])
         self.replicas = [replica for replica in self.replicas if replica.id not in steps.stop]
         by_id = {pool.id: pool for pool in self.pools}
         for _, node_id in steps.place:

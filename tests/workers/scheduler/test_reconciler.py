@@ -10,7 +10,6 @@ import pytest
 from django.db import Error, connection, transaction
 from django.db.models.functions import Now
 
-from catalogue.models import ModelRevision
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.agent_processes import until
@@ -225,23 +224,6 @@ def test_scaling_is_audited_once_and_bad_numbers_are_refused(fleet: Fleet) -> No
         deployments.scale(SYSTEM, "chat", -1)
     with pytest.raises(NotFound):
         deployments.scale(SYSTEM, "nowhere", 1)
-
-
-def test_another_revision_replaces_every_replica_and_the_same_one_none(fleet: Fleet) -> None:
-    fleet.deploy(1)
-    reconciler.tick()
-    make_ready()
-    deployments.redeploy(SYSTEM, "chat", revision=fleet.revision, pools=[fleet.pool])
-    assert len(endpoints.ready()) == 1
-    ModelRevision.objects.update(superseded_at=Now())
-    newer = ModelRevision.objects.create(
-        model=fleet.revision.model, source="/new", digest="1" * 64, engine="simulated", context_length_tokens=64
-    )
-    deployments.redeploy(SYSTEM, "chat", revision=newer, pools=[fleet.pool])
-    assert endpoints.ready() == ()
-    reconciler.tick()
-    make_ready()
-    assert [endpoint.revision_id for endpoint in endpoints.ready()] == [newer.id]
 
 
 def test_stopping_everything_leaves_the_numbers_for_the_next_start(fleet: Fleet) -> None:

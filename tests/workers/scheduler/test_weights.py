@@ -14,7 +14,8 @@ from workers.agent.store.replica_rows import NodeRows
 from workers.fleet import deployments, inventory
 from workers.models import Deployment, Node, Replica, SlotLease, Weights
 from workers.scheduler import reconciler, weights
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, WeightsState, plan
+from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, WeightsState
+from workers.scheduler.plan import plan
 
 
 def of_hub(fleet: Fleet) -> ModelRevision:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
-from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
 from workers.engines import cache_config
+from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
 
 _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)

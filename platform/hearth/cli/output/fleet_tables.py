@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
-from workers.fleet import history, inventory, json_rows
+from workers.fleet import history, inventory, json_rows, rollout_status
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row
 
@@ -114,6 +114,19 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "TO": "to_state",
         "REASON": "reason",
     },
+    "rollout status": {
+        "STARTED": "{started_at:%Y-%m-%dT%H:%M:%SZ}",
+        "DEPLOYMENT": "deployment",
+        "STATE": "state",
+        "FROM": "earlier_revision",
+        "TO": "revision",
+        "NEW": "{new_ready}/{new}",
+        "OLD": "{old_ready}/{old}",
+        "REQUESTS": "requests",
+        "FAILED": "failures",
+        "BY": "started_by",
+        "NOTE": lambda row: "; ".join(filter(None, (row["reason"], row["waits_for"]))),
+    },
     "starts": {
         "DEPLOYMENT": "deployment",
         "MODEL": "model",
@@ -150,6 +163,8 @@ def read(name: str, last: int) -> Listing:
         return _status(inventory.read())
     if name == "decisions":
         return _listing(name, _rows(history.decisions(last)))
+    if name == "rollout status":
+        return _listing(name, json_rows.rollouts(rollout_status.newest(last)))
     if name == "events":
         return _listing(name, _rows(history.transitions(last)))
     return _listing(name, _OF_FLEET[name](inventory.read()))
@@ -176,6 +191,11 @@ def _troubles(fleet: Fleet) -> list[str]:
         for each in fleet.deployments
         if each.is_short
     ]
+    held_up = [
+        f"The rollout of {each.name} waits: {each.rollout.waits_for}."
+        for each in fleet.deployments
+        if each.rollout is not None and each.rollout.waits_for
+    ]
     unfetched = [
         f"Deployment {deployment.name}: {each.words}."
         for deployment in fleet.deployments
@@ -189,7 +209,7 @@ def _troubles(fleet: Fleet) -> list[str]:
         for slot in node.slots
         if slot.health == "quarantined"
     ]
-    return [*silent, *short, *unfetched, *faulty]
+    return [*silent, *short, *held_up, *unfetched, *faulty]
 
 
 def _rows(entries: Iterable[history.Decision | history.Transition]) -> list[Row]:

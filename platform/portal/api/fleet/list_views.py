@@ -1,4 +1,4 @@
-"""The lists of ``/api/v1/fleet``: slots, placeholders, decisions and start times, newest first. For operators."""
+"""The lists of ``/api/v1/fleet``: slots, placeholders, decisions, rollouts and starts, newest first. For operators."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from rest_framework.views import APIView
 
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
-from portal.api.fleet.serializers import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
+from portal.api.fleet.serializers import (
+    DecisionSerializer,
+    PlaceholderSerializer,
+    RolloutSerializer,
+    SlotSerializer,
+    StartTimeSerializer,
+)
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
-from workers.fleet import history, placeholders
-from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
+from workers.fleet import history, placeholders, rollout_status
+from workers.models import Level, Placeholder, Rollout, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
 _NODE = OpenApiParameter("node", str, description="Name of a node. Filters by it.")
@@ -96,6 +102,24 @@ class DecisionsView(APIView):
         rows = ScaleDecision.objects.filter(**chosen).select_related("deployment", "pool")
         found = [history.decision(row) for row in pagination.read_page(rows, page)]
         return Response(pagination.page_document(found, DecisionSerializer, page.limit))
+
+
+class RolloutsView(APIView):
+    """Rollouts."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_rollouts",
+        parameters=[_DEPLOYMENT, OpenApiParameter("state", str, enum=Rollout.State.values), *PAGE_PARAMETERS],
+        responses={200: page_schema(RolloutSerializer, "RolloutList"), **error_responses(400, 403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List rollouts: how far they are, what they wait for, and why they ended so."""
+        page = pagination.page_request(request)
+        chosen = _filters(request, {"deployment": "deployment__name", "state": "state"}, state=Rollout.State.values)
+        rows = pagination.read_page(rollout_status.rows().filter(**chosen), page)
+        return Response(pagination.page_document(rollout_status.statuses(rows), RolloutSerializer, page.limit))
 
 
 class StartTimesView(APIView):

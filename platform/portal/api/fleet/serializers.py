@@ -12,6 +12,7 @@ from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, Rou
 from workers.fleet import history, inventory, placeholders
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
+from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot, StartTime
 from workers.serving.gateway_load import DeploymentLoad
@@ -40,6 +41,10 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     state = serializers.CharField(read_only=True)
     since = serializers.DateTimeField(read_only=True)
     leaving = serializers.BooleanField(read_only=True, help_text="It stops once its replacement is ready.")
+    canary = serializers.CharField(
+        read_only=True,
+        help_text="Of a replica that a rollout made: pending, running, passed or failed. It gets requests if passed.",
+    )
     running_requests = serializers.IntegerField(read_only=True)
     waiting_requests = serializers.IntegerField(read_only=True)
     kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
@@ -132,6 +137,34 @@ class WeightsSerializer(serializers.Serializer[WeightsStatus]):
     words = serializers.CharField(read_only=True, help_text='As in "fetching 41 % of 16.1 GB on node n2".')
 
 
+class RolloutSerializer(serializers.Serializer[RolloutStatus]):
+    """A change of what a deployment serves, replica by replica."""
+
+    id = serializers.UUIDField(read_only=True)
+    deployment = serializers.CharField(read_only=True)
+    state = serializers.CharField(read_only=True, help_text="running, paused, undoing, done, undone or replaced.")
+    revision = serializers.CharField(read_only=True, help_text="The beginning of the digest of the new revision.")
+    earlier_revision = serializers.CharField(read_only=True, help_text="The same of the one before.")
+    new = serializers.IntegerField(read_only=True, help_text="Its replicas; 0 once it has ended.")
+    new_ready = serializers.IntegerField(read_only=True, help_text="Those of them that may get requests.")
+    old = serializers.IntegerField(read_only=True, help_text="Replicas that it replaces; 0 once it has ended.")
+    old_ready = serializers.IntegerField(read_only=True)
+    canaries = serializers.DictField(
+        child=serializers.CharField(), read_only=True, help_text="What the canary found, by the end of a replica's id."
+    )
+    requests = serializers.IntegerField(source="traffic.requests", read_only=True, help_text="To new replicas.")
+    failures = serializers.IntegerField(source="traffic.failures", read_only=True)
+    slow = serializers.IntegerField(
+        source="traffic.slow", read_only=True, help_text="Streams that began later than max_ttft_seconds."
+    )
+    reason = serializers.CharField(read_only=True, help_text="Why it is in this state.")
+    waits_for = serializers.CharField(read_only=True, help_text="What its next step waits for; empty if nothing.")
+    started_by = serializers.CharField(read_only=True)
+    started_at = serializers.DateTimeField(read_only=True)
+    finished_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    words = serializers.CharField(read_only=True, help_text="All of it in a sentence.")
+
+
 class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
@@ -157,6 +190,9 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
     weights = WeightsSerializer(
         many=True, read_only=True, help_text="By node; empty for a model that no node has to fetch."
+    )
+    rollout = RolloutSerializer(
+        read_only=True, allow_null=True, help_text="The open one, or the last one if it has ended within an hour."
     )
     replicas = ReplicaSerializer(many=True, read_only=True)
 

@@ -30,6 +30,7 @@ from portal.fleet.model_changes import ModelChange
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.models import Tenant
+from workers.fleet import rollouts
 from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
 from workers.fleet.model_options import OptionChange
 from workers.models import Deployment
@@ -286,7 +287,8 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             revision.engine_args, revision.options = [], None  # of this object, which is not saved
         revisions[revision.model_id].append(revision)
     deployed = Deployment.objects.select_related("revision").filter(revision__model__in=models, archived_at=None)
-    slots = {each.revision.model_id: each.slots_per_replica for each in deployed} if principal.is_operator else {}
+    wanted = rollouts.all_as_wanted(deployed) if principal.is_operator else []
+    slots = {each.revision.model_id: each.slots_per_replica for each in wanted}
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)

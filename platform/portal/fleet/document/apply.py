@@ -17,6 +17,7 @@ from catalogue import administration, registry, routing_policy
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
 from catalogue.models import Model as ModelRow
+from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from catalogue.routing_policy import BadPolicy
 from portal.fleet import model_changes
@@ -35,7 +36,7 @@ from tenants.models import Tenant as TenantRow
 from workers import tasks
 from workers.engines.driver import TINY_MODEL
 from workers.errors import WorkerError
-from workers.fleet import deployments, engine_arguments, operations, pools
+from workers.fleet import deployments, engine_arguments, operations, pools, rollouts
 from workers.fleet import error_text as worker_errors
 from workers.fleet.operations import ScalingTarget
 from workers.fleet.pools import PoolSettings
@@ -102,13 +103,16 @@ def _bring_about(
     """Write the entries that differ from what is there."""
     _free_aliases(actor, wanted, before)
     models, deployed = {each.name: each for each in before.models}, {each.model: each for each in before.deployments}
+    revisions: dict[str, ModelRevision] = {}
     for at, pool in enumerate(wanted.pools):
         if pool not in before.pools:
             with _about(f"pools[{at}]"):
                 _set_pool(actor, pool)
     for at, model in enumerate(wanted.models):
         with _about(f"models[{at}]"):
-            _set_model(actor, model, described.get(model.name), known=model.name in models)
+            revision = _set_model(actor, model, described.get(model.name), known=model.name in models)
+            if revision is not None:
+                revisions[model.name] = revision
         if model.prices is not None:
             with _about(f"models[{at}].prices"):
                 _set_prices(actor, model.name, present.rates(model.prices), confirm=confirm_prices)
@@ -116,7 +120,7 @@ def _bring_about(
         now = deployed.get(entry.model)
         if entry.model in described or now is None or _spelled_out(entry, now) != now:
             with _about(f"deployments[{at}]"):
-                _set_deployment(actor, entry)
+                _set_deployment(actor, entry, revisions.get(entry.model))
 
 
 def _spelled_out(wanted: DeploymentEntry, now: DeploymentEntry) -> DeploymentEntry:
@@ -145,11 +149,13 @@ def _set_pool(actor: Actor, wanted: Pool) -> None:
     operations.warm(actor, wanted.name, wanted.placeholders_per_node, wanted.placeholder_level)
 
 
-def _set_model(actor: Actor, wanted: Model, described: Description | None, *, known: bool) -> None:
+def _set_model(actor: Actor, wanted: Model, described: Description | None, *, known: bool) -> ModelRevision | None:
+    """Write a model; return the revision that its deployment gets, None if it keeps its own."""
+    revision = None
     if described is not None:
         found = Deployment.objects.filter(revision__model__name=wanted.name).order_by("name").first()
         slots_now = None if found is None else found.slots_per_replica
-        revision = registry.register(actor, tenants.find_tenant(PLATFORM_SLUG), described, slots_now=slots_now)
+        revision = registry.record(actor, tenants.find_tenant(PLATFORM_SLUG), described, slots_now=slots_now)
         if is_tiny(revision.source) and wanted.prices is None:
             prices.ensure_demo_prices(actor, wanted.name)
     change = ModelChange(
@@ -159,6 +165,7 @@ def _set_model(actor: Actor, wanted: Model, described: Description | None, *, kn
         aliases=tuple(wanted.aliases),
     )
     model_changes.change(actor, wanted.name, change)
+    return revision
 
 
 def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> None:
@@ -166,15 +173,17 @@ def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> Non
         prices.set_price(actor, prices.ensure_price_book(), name, wanted, confirm=confirm)
 
 
-def _set_deployment(actor: Actor, wanted: DeploymentEntry) -> None:
-    revision = registry.active(wanted.model)
+def _set_deployment(actor: Actor, wanted: DeploymentEntry, revision: ModelRevision | None) -> None:
     rows = PoolRow.objects.in_bulk(wanted.pools, field_name="name")
     for at, name in enumerate(wanted.pools):
         if name not in rows:
             raise BadDocument(f"There is no pool {name!r}.", f".pools[{at}]")
     own_pools = [rows[name] for name in wanted.pools]
     most = wanted.min_replicas if wanted.max_replicas is None else wanted.max_replicas
-    found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()
+    rows_of_model = Deployment.objects.select_related("revision__model").filter(revision__model__name=wanted.model)
+    found = rows_of_model.order_by("name").first()
+    if revision is None:
+        revision = registry.active(wanted.model) if found is None else rollouts.as_wanted(found).revision
     name = wanted.name or (found.name if found is not None else deployment_name(wanted.model))
     if found is None:
         deployments.create(
@@ -194,6 +203,7 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry) -> None:
         )
     deployments.scale(actor, name, wanted.min_replicas, most)
     deployments.set_drain(actor, name, wanted.drain_seconds)
+    rollouts.set_policy(actor, name, wanted.rollout)
     target = ScalingTarget(
         target_tokens_per_replica=wanted.target_tokens_per_replica,
         scale_up_delay_seconds=wanted.scale_up_delay_seconds,
@@ -222,7 +232,7 @@ def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Descrip
     Left out is a model that is served like that ``now``, unless its folder is on this machine and may have changed.
     """
     places = {each.model: at for at, each in enumerate(wanted.deployments)}
-    served, running = _contents(now), present.active()
+    served, running = _contents(now), present.running()
     found: dict[str, Description] = {}
     for at, model in enumerate(wanted.models):
         entry = wanted.deployments[places[model.name]]

@@ -19,8 +19,10 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
 from workers.engines.arguments import commit_of
 from workers.engines.driver import serves_embeddings
+from workers.fleet import rollouts
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, Pool
+from workers.serving import rollout_policy
 
 #: A price in dollars is for this many tokens, or requests.
 PER_TOKENS, PER_REQUEST = 10**6, 1
@@ -37,32 +39,32 @@ def read() -> Fleet:
     """Return the pools, and the models of the platform that are deployed, with their deployments."""
     rows = models.Model.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None)
     catalogue = list(rows.prefetch_related("aliases").order_by("name"))
-    active = {each.model_id: each for each in ModelRevision.objects.filter(model__in=catalogue, superseded_at=None)}
-    deployed = list(
-        Deployment.objects.filter(archived_at=None, revision__model__in=catalogue)
-        .select_related("revision__model")
-        .order_by("name")
-    )
-    runs = {each.revision.model_id for each in deployed}
+    deployed = _deployed(catalogue)
+    runs = {each.revision.model_id: each.revision for each in deployed}
     return Fleet(
         version=1,
         pools=[_pool(each) for each in Pool.objects.order_by("priority", "name")],
-        models=_models([each for each in catalogue if each.id in runs and each.id in active], active),
+        models=_models([each for each in catalogue if each.id in runs], runs),
         deployments=[_deployment(each) for each in deployed],
     )
 
 
 def digests() -> dict[str, str]:
     """Return the digest of what each deployment of the platform runs, by the deployment's name."""
+    return {each.name: each.revision.digest for each in _deployed()}
+
+
+def running() -> dict[str, str]:
+    """Return the digest of what runs of each model of the platform, by the model's name."""
+    return {each.revision.model.name: each.revision.digest for each in _deployed()}
+
+
+def _deployed(catalogue: Iterable[models.Model] | None = None) -> list[Deployment]:
+    """Return the deployments of these models, of all by default, by name, with what they serve after a rollout."""
     rows = Deployment.objects.filter(archived_at=None, revision__model__owner__slug=PLATFORM_SLUG)
-    return dict(rows.values_list("name", "revision__digest"))
-
-
-def active() -> dict[str, str]:
-    """Return the digest of each model of the platform that runs what is active, by the model's name."""
-    rows = Deployment.objects.filter(archived_at=None, revision__superseded_at=None)
-    rows = rows.filter(revision__model__owner__slug=PLATFORM_SLUG)
-    return dict(rows.values_list("revision__model__name", "revision__digest"))
+    if catalogue is not None:
+        rows = rows.filter(revision__model__in=list(catalogue))
+    return rollouts.all_as_wanted(rows.select_related("revision__model").order_by("name"))
 
 
 def text(fleet: Fleet) -> str:
@@ -105,7 +107,7 @@ def _pool(row: Pool) -> schema.Pool:
     )
 
 
-def _models(rows: Iterable[models.Model], active: dict[Any, ModelRevision]) -> list[schema.Model]:
+def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> list[schema.Model]:
     rows = list(rows)
     slugs = dict(
         Tenant.objects.filter(id__in={each for row in rows for each in row.shared_with}).values_list("id", "slug")
@@ -113,7 +115,7 @@ def _models(rows: Iterable[models.Model], active: dict[Any, ModelRevision]) -> l
     in_force = prices.in_force(row.name for row in rows)
     found = []
     for row in rows:
-        revision = active[row.id]
+        revision = runs[row.id]
         found.append(
             schema.Model(
                 name=row.name,
@@ -151,6 +153,7 @@ def _deployment(row: Deployment) -> schema.Deployment:
         options=schema.EngineOptions(**msgspec.structs.asdict(engine_options.from_json(row.revision.options))),
         engine_args=list(own_arguments(row.revision)),
         drain_seconds=row.drain_seconds,
+        rollout=rollout_policy.read(row.rollout),
         routing=str(routing_policy.read(row.routing).policy),
         target_tokens_per_replica=row.target_tokens_per_replica,
         scale_up_delay_seconds=row.scale_up_delay_seconds,

@@ -14,6 +14,8 @@ from msgspec import Meta
 from catalogue import engine_options
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
+from workers.serving.rollout_policy import DEFAULT as ROLLOUT
+from workers.serving.rollout_policy import RolloutPolicy
 
 #: The most entries of each kind; a document is read as a whole.
 MOST_ENTRIES = 200
@@ -90,6 +92,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options: EngineOptions = EngineOptions()
     engine_args: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS, description="Everything else.")] = []
     drain_seconds: Annotated[int, Meta(ge=0, le=MAX_DRAIN_SECONDS)] = 600
+    rollout: Annotated[RolloutPolicy, Meta(description="How its replicas are replaced by others.")] = ROLLOUT
     routing: Annotated[str, Meta(max_length=200, description="As `celery -A hearth fleet route` takes it.")] = (
         "expected-seconds"
     )

@@ -18,6 +18,7 @@ from tenants import error_text as tenant_errors
 from tenants.errors import NotFound, TenantError
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
+from workers.fleet import rollouts
 from workers.models import Deployment
 
 
@@ -84,7 +85,8 @@ def _page(
 
 def _deployment_of(model: Model) -> Deployment | None:
     rows = Deployment.objects.select_related("revision__model")
-    return rows.filter(revision__model=model, archived_at=None).order_by("name").first()
+    found = rows.filter(revision__model=model, archived_at=None).order_by("name").first()
+    return None if found is None else rollouts.as_wanted(found)
 
 
 def _options_changed(principal: Principal, name: str, form: EngineOptionsForm) -> bool:

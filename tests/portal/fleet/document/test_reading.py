@@ -90,13 +90,20 @@ def test_the_line_of_a_field_is_found_again_after_reading() -> None:
     assert str(located) == "line 14, deployments[0].pools[0]: There is no pool 'x'."
 
 
-def test_the_schema_is_valid_and_accepts_the_example_of_the_documentation(tmp_path: Path) -> None:
-    schema_file, example_file = tmp_path / "schema.json", tmp_path / "fleet.yaml"
+def test_the_schema_is_valid_and_accepts_the_examples_of_the_documentation(tmp_path: Path) -> None:
+    schema_file = tmp_path / "schema.json"
     schema_file.write_text(json.dumps(schema.json_schema()))
     text = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
-    example_file.write_text(text.split("```yaml fleet\n")[1].split("```")[0])
-    assert reading.read(example_file.read_text()).deployments[0].drain_seconds == 120
-    for arguments in (["--check-metaschema", str(schema_file)], ["--schemafile", str(schema_file), str(example_file)]):
+    examples = [part.split("```")[0] for part in text.split("```yaml fleet\n")[1:]]
+    first, second = (reading.read(example).deployments[0] for example in examples)
+    assert (first.drain_seconds, second.rollout.canaries[0].contains) == (120, "Paris")
+    example_files = [tmp_path / f"{number}.yaml" for number in range(len(examples))]
+    for file, example in zip(example_files, examples, strict=True):
+        file.write_text(example)
+    for arguments in (
+        ["--check-metaschema", str(schema_file)],
+        ["--schemafile", str(schema_file), *map(str, example_files)],
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "check_jsonschema", *arguments], capture_output=True, text=True, check=False
         )

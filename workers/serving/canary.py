@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,3 +53,28 @@ class CanarySink(Protocol):
 
     def close(self) -> None:
         """Write what is pending; the last call."""
+
+
+class OpenedSink:
+    """The sink of a process that sends canaries now and then, opened for the first one."""
+
+    def __init__(self) -> None:
+        self.opener: Callable[[], CanarySink] | None = None
+        self._sink: CanarySink | None = None
+        self._lock = threading.Lock()
+
+    def sink(self) -> CanarySink | None:
+        """Return the sink; None in a process without an ``opener``. Raises what that raises."""
+        with self._lock:
+            if self._sink is None and self.opener is not None:
+                self._sink = self.opener()
+            return self._sink
+
+    def forget(self) -> None:
+        """Open the sink anew for the next canary."""
+        with self._lock:
+            self._sink = None
+
+
+#: Of the process that reconciles.
+OPENED = OpenedSink()

@@ -1,0 +1,19 @@
+"""Decide what a tick changes, for all deployments, from facts alone: no database, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Steps, settle
+from workers.scheduler.rollout.steps import advance
+
+
+def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Steps:
+    """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes."""
+    free_slots, steps = FreeSlots(nodes), Steps()
+    for deployment in deployments:
+        if deployment.rollout is None:
+            settle(deployment, free_slots, steps)
+        else:
+            advance(deployment, deployment.rollout, free_slots, steps)
+    return steps

@@ -1,0 +1,111 @@
+"""Canaries of rollouts: prompts of the operator that a new replica has to answer before it gets requests.
+
+A tick starts those that are due in threads of this process, because an answer may take long. If the process ends
+meanwhile, a later tick starts them again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from django.db import close_old_connections, connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from tenants.ids import ReplicaId, RevisionId
+from workers.engines.driver import serves_embeddings
+from workers.engines.errors import UnknownEngineKey
+from workers.models import Replica
+from workers.scheduler.rollout import canary_requests
+from workers.scheduler.rollout.canary_requests import CanaryTarget
+from workers.serving import endpoints, engine_keys, rollout_policy
+from workers.serving.canary import OPENED
+from workers.serving.rollout_policy import RolloutPolicy
+
+log = logging.getLogger(__name__)
+
+#: How long the canaries of one replica may take together; a tick starts them again after that.
+LONGEST = dt.timedelta(seconds=300)
+#: Replicas that are tried at once.
+THREADS = 4
+_Canary = Replica.Canary
+_threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="canary")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """A replica whose canaries are due. ``generation`` is that of its engine."""
+
+    target: CanaryTarget
+    generation: int
+    policy: RolloutPolicy = field(repr=False)
+
+
+def start_due() -> None:
+    """Start the canaries of every new replica that is ready; call it inside reconcile's transaction.
+
+    A replica without anything to check passes at once: its agent has had a token of it.
+    """
+    late = Q(canary=_Canary.RUNNING, canary_at__lt=Now() - LONGEST)
+    waiting = Replica.objects.filter(Q(canary=_Canary.PENDING) | late, state=Replica.State.READY)
+    rows = waiting.filter(desired_state=Replica.Desired.RUNNING, rollout__finished_at=None)
+    for row in rows.select_related("deployment", "revision__model").order_by("id"):
+        policy = rollout_policy.read(row.deployment.rollout)
+        if not policy.canaries:
+            _write(row, _Canary.PASSED, "it has generated a token")
+            continue
+        try:
+            due = _Due(target=_target(row), generation=row.generation, policy=policy)
+        except UnknownEngineKey as error:
+            _write(row, _Canary.PENDING, f"cannot be sent: {error}")
+            continue
+        _write(row, _Canary.RUNNING, "")
+        transaction.on_commit(partial(_threads.submit, _run_in_thread, due))
+
+
+def run(due: _Due) -> None:
+    """Send the canaries and store what they found, unless the engine has been replaced meanwhile."""
+    found = canary_requests.run(due.target, due.policy, OPENED.sink())
+    with transaction.atomic():
+        same = Replica.objects.filter(id=due.target.replica_id, canary=_Canary.RUNNING)
+        stored = same.filter(generation=due.generation, state=Replica.State.READY).update(
+            canary=_Canary.PASSED if found.passed else _Canary.FAILED, canary_note=found.note[:500], canary_at=Now()
+        )
+        if not stored:
+            same.update(canary=_Canary.PENDING, canary_at=Now())
+        elif found.passed:
+            endpoints.announce()
+
+
+def _run_in_thread(due: _Due) -> None:
+    close_old_connections()
+    try:
+        run(due)
+    except Exception:
+        log.exception("the canaries of replica %s could not be sent; a later tick tries again", due.target.replica_id)
+    finally:
+        connection.close()
+
+
+def _write(row: Replica, state: Replica.Canary, note: str) -> None:
+    Replica.objects.filter(id=row.id).update(canary=state, canary_note=note[:500], canary_at=Now())
+    if state == _Canary.PASSED:
+        endpoints.announce()
+
+
+def _target(row: Replica) -> CanaryTarget:
+    """Return where the canaries of a replica go. Raises UnknownEngineKey."""
+    assert row.port is not None, "a ready replica has one"
+    return CanaryTarget(
+        host=row.host,
+        port=row.port,
+        api_key=engine_keys.derive(ReplicaId(row.id), row.engine_key),
+        replica_id=ReplicaId(row.id),
+        revision_id=RevisionId(row.revision_id),
+        model_name=row.revision.model.name,
+        embeds=serves_embeddings(row.revision.engine_args),
+    )
