@@ -9,14 +9,14 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import connection
 from django.db.models import Count, FilteredRelation, Q
 from django.db.models.functions import Now
 
-from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, ScaleDecision, Slot
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
 from workers.scheduler import scaling_policy
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
 from workers.serving import gateway_load, start_times
@@ -55,6 +55,8 @@ class _Fleet:
     measured: Summaries
     demand: Mapping[UUID, DeploymentLoad]
     busy_at: Mapping[UUID, dt.datetime]
+    #: Deployments with an open rollout.
+    rolling: frozenset[UUID]
 
 
 def decide_all() -> int:
@@ -105,6 +107,7 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
         measured=start_times.summaries({row.revision_id for row in rows}),
         demand=gateway_load.demand(),
         busy_at=gateway_load.busy_at(),
+        rolling=frozenset(Rollout.objects.filter(finished_at=None).values_list("deployment_id", flat=True)),
     )
 
 
@@ -153,6 +156,7 @@ def _open_slots() -> dict[UUID, list[int]]:
 
 
 def _facts(row: Deployment, fleet: _Fleet) -> Facts:
+    pools = tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id])
     return Facts(
         now=fleet.now,
         desired=row.desired_replicas,
@@ -162,10 +166,24 @@ def _facts(row: Deployment, fleet: _Fleet) -> Facts:
         up_delay_seconds=row.scale_up_delay_seconds,
         down_delay_seconds=row.scale_down_delay_seconds,
         load=fleet.demand.get(row.id, DeploymentLoad()) if fleet.demand else None,
-        pools=tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id]),
+        pools=_without_surge(pools, row.desired_replicas) if row.id in fleet.rolling else pools,
         memory=Memory(**{name: getattr(row, name) for name in _REMEMBERED}),
         busy_at=fleet.busy_at.get(row.id),
     )
+
+
+def _without_surge(pools: Sequence[PoolFacts], desired: int) -> tuple[PoolFacts, ...]:
+    """Return the pools without the starts that only replace something: those of a rollout beyond the desired number.
+
+    They serve no more load than there is, so scaling need not wait for them.
+    """
+    surge = sum(pool.replicas for pool in pools) - desired
+    found = []
+    for pool in pools:
+        replacing = max(0, min(pool.starting, surge))
+        surge -= replacing
+        found.append(replace(pool, starting=pool.starting - replacing))
+    return tuple(found)
 
 
 def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFacts:

@@ -96,6 +96,27 @@ def test_an_operator_changes_the_fleet_after_a_question(page: Page, complaints: 
     assert complaints == []
 
 
+@pytest.mark.long
+def test_an_operator_pauses_and_undoes_a_rollout(page: Page, complaints: list[str]) -> None:
+    page.set_viewport_size({"width": 1440, "height": 1200})
+    sign_in(page, "ada")
+    page.get_by_test_id("rail-fleet").click()
+    dialog, rollout = page.get_by_test_id("dialog"), page.get_by_test_id("rollout")
+    for ask, text in (
+        ("ask-rollout-restart", "Rolling out, 0 of 0 new and 2 of 3 old replicas are ready."),
+        ("ask-rollout-pause", "Paused, 0 of 0 new"),
+        ("ask-rollout-undo", "Undoing, 0 of 0 new"),
+    ):
+        page.get_by_test_id(ask).click()
+        expect(dialog).to_contain_text(
+            f"celery -A hearth control {ask.removeprefix('ask-').replace('-', '_')} tiny-chat"
+        )
+        dialog.get_by_test_id("confirm").click()
+        expect(rollout).to_contain_text(text)
+        keep_pictures(page, ask.removeprefix("ask-"))
+    assert complaints == []
+
+
 def test_the_fleet_page_asks_when_no_socket_is_to_be_had(page: Page) -> None:
     page.route_web_socket(re.compile("/ws/fleet"), lambda socket: socket.close())
     sign_in(page, "ada")

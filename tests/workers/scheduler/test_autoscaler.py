@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from tenants.audit import SYSTEM
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from tests.workers.scheduler.scaling_simulation import facts_from
-from workers.fleet import deployments
+from workers.fleet import deployments, rollouts
 from workers.models import (
     Deployment,
     DeploymentPool,
@@ -72,6 +72,21 @@ def wait_for(row: Deployment, seconds: float) -> None:
         assert link.not_needed_since is not None
         link.not_needed_since -= age
         link.save()
+
+
+def test_scaling_does_not_wait_for_the_extra_replica_of_a_rollout(fleet: Fleet) -> None:
+    row = deploy(fleet, 1, 4)
+    reconciler.tick()
+    make_ready()
+    rollouts.restart(SYSTEM, "chat")
+    reconciler.tick()
+    assert list(Replica.objects.order_by("id").values_list("state", flat=True)) == ["ready", "reserved"]
+    in_flight(row, 2000)
+    reconciler.tick()
+    assert desired(row) == 2
+    in_flight(row, 4000)
+    reconciler.tick()
+    assert desired(row) == 2  # its own second replica starts
 
 
 def by_pool() -> dict[str, int]:

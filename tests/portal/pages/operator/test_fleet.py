@@ -15,7 +15,7 @@ from tests.portal import fleet_fixture as warmths
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
 from workers.fleet import routing_comparison
-from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot, Weights
+from workers.models import Deployment, Node, Placeholder, Pool, Replica, Rollout, Slot, Weights
 
 SignIn = Callable[[User], Client]
 
@@ -41,7 +41,32 @@ def questions(warmth: Warmth) -> dict[str, str]:
         f"evict/{placeholder}/": f"evict {placeholder[-6:]}",
         f"promote/{placeholder}/": f"promote {placeholder[-6:]} tiny-chat",
         f"restore/{warmth.broken.id}/": "restore n2 cpu-3",
+        f"rollout_pause/{fixtures.MODEL}/": "rollout_pause tiny-chat",
+        f"rollout_resume/{fixtures.MODEL}/": "rollout_resume tiny-chat",
+        f"rollout_undo/{fixtures.MODEL}/": "rollout_undo tiny-chat",
+        f"rollout_restart/{fixtures.MODEL}/": "rollout_restart tiny-chat",
     }
+
+
+def test_a_rollout_is_followed_paused_resumed_and_undone(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+
+    def after(verb: str) -> str:
+        return browser.post(f"/portal/fleet/{verb}/{fixtures.MODEL}/", follow=True).content.decode()
+
+    page = after("rollout_restart")
+    assert "Rolling out, 0 of 0 new and 2 of 3 old replicas are ready." in page
+    assert [each in page for each in ("ask-rollout-pause", "ask-rollout-resume")] == [True, False]
+    assert "is running" in after("rollout_restart")  # and is refused
+    page = after("rollout_pause")
+    assert "Paused, 0 of 0 new" in page
+    assert "ask-rollout-resume" in page
+    Rollout.objects.update(waits_for="a replica takes 4 slots of one node")
+    assert "are ready; a replica takes 4 slots of one node." in after("rollout_resume")
+    page = after("rollout_undo")
+    assert "Undoing, 0 of 0 new" in page
+    assert "ask-rollout-undo" not in page
+    assert Rollout.objects.get().reason.startswith("undone by")
 
 
 def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, signed_in: SignIn) -> None:
