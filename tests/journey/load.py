@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import aiohttp
@@ -20,8 +21,9 @@ PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one client got. ``text`` is the body, or what broke the connection."""
+    """What one client of a tenant got. ``text`` is the body, or what broke the connection."""
 
+    slug: str
     status: int
     streamed: bool
     request_id: str
@@ -30,22 +32,26 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """Say whether it is an answer from its beginning to its end."""
-        return self.status == 200 and (
-            self.text.endswith("data: [DONE]\n\n") if self.streamed else "choices" in self.text
-        )
+        """Say whether it is an answer from its beginning to its end, with its usage."""
+        ended = self.text.endswith("data: [DONE]\n\n") if self.streamed else "choices" in self.text
+        return self.status == 200 and ended and '"completion_tokens":' in self.text
 
 
-async def ask(session: aiohttp.ClientSession, instance: Instance, *, streamed: bool) -> Answer:
-    """Ask something new, as a tenant that caches nothing."""
-    body = {
+async def ask(
+    session: aiohttp.ClientSession, instance: Instance, *, streamed: bool, slug: str = "acme", tokens: int = 8
+) -> Answer:
+    """Ask something new for exactly so many tokens, past the cache."""
+    body: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": f"{uuid4()} Hello."}],
-        "max_tokens": 8,
+        "max_tokens": tokens,
+        "ignore_eos": True,
         "stream": streamed,
     }
+    if streamed:
+        body["stream_options"] = {"include_usage": True}
     headers = {
-        "authorization": f"Bearer {instance.key('acme')}",
+        "authorization": f"Bearer {instance.key(slug)}",
         "content-type": "application/json",
         "cache-control": "no-store",
     }
@@ -54,6 +60,7 @@ async def ask(session: aiohttp.ClientSession, instance: Instance, *, streamed: b
             f"{instance.api_base}/chat/completions", data=json.dumps(body), headers=headers
         ) as response:
             return Answer(
+                slug=slug,
                 status=response.status,
                 streamed=streamed,
                 request_id=response.headers.get("x-request-id", ""),
@@ -61,7 +68,7 @@ async def ask(session: aiohttp.ClientSession, instance: Instance, *, streamed: b
                 text=await response.text(),
             )
     except (aiohttp.ClientError, TimeoutError) as error:
-        return Answer(status=0, streamed=streamed, request_id="", retry_after="", text=repr(error))
+        return Answer(slug=slug, status=0, streamed=streamed, request_id="", retry_after="", text=repr(error))
 
 
 def client() -> aiohttp.ClientSession:
@@ -78,19 +85,25 @@ async def burst(instance: Instance, requests: int) -> list[Answer]:
 
 
 @asynccontextmanager
-async def steady_load(instance: Instance, *, clients: int) -> AsyncIterator[list[Answer]]:
-    """Keep asking from several clients for as long as the block lasts; yields the answers so far."""
+async def steady_load(
+    instance: Instance, *, clients: int, slugs: Sequence[str] = ("acme",), tokens: int = 8
+) -> AsyncIterator[list[Answer]]:
+    """Keep asking from several clients of these tenants for as long as the block lasts; yields the answers so far.
+
+    Half of each tenant's requests are streamed.
+    """
     answers: list[Answer] = []
     over = asyncio.Event()
 
-    async def keep_asking(session: aiohttp.ClientSession, *, streamed: bool) -> None:
+    async def keep_asking(session: aiohttp.ClientSession, number: int) -> None:
+        slug, streamed = slugs[number // 2 % len(slugs)], number % 2 == 0
         while not over.is_set():
-            answers.append(await ask(session, instance, streamed=streamed))
+            answers.append(await ask(session, instance, streamed=streamed, slug=slug, tokens=tokens))
             await asyncio.sleep(PAUSE_SECONDS)
 
     async with client() as session, asyncio.TaskGroup() as group:
         for number in range(clients):
-            group.create_task(keep_asking(session, streamed=number % 2 == 0))
+            group.create_task(keep_asking(session, number))
         try:
             yield answers
         finally:

@@ -1,0 +1,172 @@
+"""A change of what a deployment serves is no outage: under load, no request fails and no stream is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from tests.journey import load
+from tests.journey.conftest import running
+from tests.journey.instance import MODEL, Instance, wait_for
+from tests.journey.load import Answer
+
+pytestmark = [pytest.mark.journey, pytest.mark.long]
+
+CLIENTS = 8
+TENANTS = ("acme", "globex")
+#: Tokens of each request: a stream is open for some time, so that an engine that is replaced has open ones.
+TOKENS = 100
+POLICY = {"min_ready_seconds": 1}
+
+
+@pytest.fixture
+def two(simulated: Instance) -> Iterator[Instance]:
+    """Give the instance with two replicas and room for a third, and take its options back afterwards."""
+    with _restored(simulated):
+        yield simulated
+
+
+@contextmanager
+def _restored(instance: Instance) -> Iterator[None]:
+    before = _exported(instance)
+    yield
+    _apply(instance, before)
+    wait_for(lambda: all(row["finished_at"] for row in rollouts(instance)), "no open rollout", seconds=180)
+
+
+def _exported(instance: Instance) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(instance.hearth("apply", "--export").stdout)
+    return found
+
+
+def _apply(instance: Instance, document: dict[str, Any]) -> None:
+    file = instance.data_dir / "fleet.json"
+    file.write_text(json.dumps(document))
+    done = instance.hearth("apply", "-f", str(file))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def change(instance: Instance, *, rollout: dict[str, Any] = POLICY, **options: Any) -> str:
+    """Apply the fleet's file with other options of the model, and return the id of the rollout that this began."""
+    document = _exported(instance)
+    document["deployments"][0] |= {"rollout": rollout, **options}
+    before = [row["id"] for row in rollouts(instance)]
+    _apply(instance, document)
+    (began,) = (row["id"] for row in rollouts(instance) if row["id"] not in before)
+    return str(began)
+
+
+def rollouts(instance: Instance) -> list[dict[str, Any]]:
+    """Return the rollouts as `celery fleet rollout status` shows them, newest first."""
+    found: list[dict[str, Any]] = instance.operator("/fleet/rollouts").json()["data"]
+    return found
+
+
+def ended(instance: Instance, rollout: str, seconds: float) -> dict[str, Any]:
+    """Return the rollout once it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        return next((row for row in rollouts(instance) if row["id"] == rollout and row["finished_at"]), None)
+
+    try:
+        return wait_for(look, "the rollout's end", seconds=seconds)
+    except AssertionError:
+        raise AssertionError(rollouts(instance)[0]) from None
+
+
+def undo(instance: Instance) -> str:
+    """Undo the last rollout, as its operator does; return the id of the rollout that this began."""
+    done = instance.celery("fleet", "rollout", "undo", MODEL)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return str(rollouts(instance)[0]["id"])
+
+
+def cached(instance: Instance, prompt: str) -> str:
+    """Return whether the prediction cache had the response to a prompt of acme."""
+    answer = instance.chat("acme", prompt)
+    assert answer.status == 200, answer
+    return answer.headers["x-cache"]
+
+
+def served_by(instance: Instance, answers: list[Answer]) -> list[str]:
+    """Return the beginnings of the digests of the revisions that answered, in order of the answers."""
+    models = instance.operator("/models").json()["data"]
+    digests = {row["id"]: row["digest"][:12] for model in models for row in model["revisions"]}
+    return [digests[instance.usage(each.slug, each.request_id)["revision_id"]] for each in answers]
+
+
+def under_load(instance: Instance, work: Callable[[list[Answer]], None], *, tokens: int = TOKENS) -> list[Answer]:
+    """Do the work while both tenants ask without a pause; return all answers, the last ones from after the work."""
+
+    async def run() -> list[Answer]:
+        async with load.steady_load(instance, clients=CLIENTS, slugs=TENANTS, tokens=tokens) as answers:
+            await asyncio.to_thread(wait_for, lambda: len(answers) > CLIENTS, "answers", seconds=60)
+            await asyncio.to_thread(work, answers)
+            goal = len(answers) + 3 * CLIENTS
+            await asyncio.to_thread(wait_for, lambda: len(answers) > goal, "answers afterwards", seconds=120)
+        return answers
+
+    return asyncio.run(run())
+
+
+def change_and_undo(instance: Instance, seconds: float, **options: Any) -> None:
+    """Change options under load and take them back; each request is answered whole, by one of both revisions."""
+    prompt = str(uuid4())
+    done: dict[str, Any] = {}
+    back: dict[str, Any] = {}
+    answered: list[int] = []
+
+    def work(answers: list[Answer]) -> None:
+        assert [cached(instance, prompt) for _ in range(2)] == ["miss", "hit"]
+        first = change(instance, **options)
+        assert cached(instance, prompt) == "hit"
+        done.update(ended(instance, first, seconds))
+        assert done["state"] == "done", done
+        assert [cached(instance, prompt) for _ in range(2)] == ["miss", "hit"]
+        answered.append(len(answers))
+        wait_for(lambda: len(answers) > answered[0] + 2 * CLIENTS, "answers of the new revision", seconds=60)
+        back.update(ended(instance, undo(instance), seconds))
+        assert back["state"] == "done", back
+        assert cached(instance, prompt) == "hit", "the earlier revision's response is kept"
+
+    answers = under_load(instance, work)
+    assert [answer for answer in answers if not answer.whole] == []
+    revisions = served_by(instance, answers)
+    new, old = done["revision"], back["revision"]
+    assert (revisions[0], revisions[answered[0] + CLIENTS], revisions[-1]) == (old, new, old)
+    assert set(revisions) == {old, new}
+
+
+@pytest.mark.timeout(300)
+def test_a_change_and_its_undo_fail_no_request_and_cut_no_stream(two: Instance) -> None:
+    change_and_undo(two, 90, engine_args=["--max-num-seqs", "8"])
+
+
+@pytest.mark.timeout(300)
+def test_a_failed_canary_undoes_a_change_before_a_request_meets_it(two: Instance) -> None:
+    policy = {**POLICY, "canaries": [{"prompt": "Hello?", "contains": "no engine says this"}]}
+    found: list[dict[str, Any]] = []
+
+    def work(answers: list[Answer]) -> None:
+        found.append(ended(two, change(two, rollout=policy, engine_args=["--max-num-seqs", "9"]), 90))
+
+    answers = under_load(two, work)
+    assert [answer for answer in answers if not answer.whole] == []
+    assert found[0]["state"] == "undone", found
+    assert "no engine says this" in found[0]["reason"]
+    assert found[0]["revision"] not in served_by(two, answers)
+
+
+@pytest.mark.timeout(400)
+def test_without_a_free_slot_requests_wait_for_the_new_replica() -> None:
+    with running("--engine", "simulated", "--replicas", "1", "--placeholders", "0") as instance:
+        for slug in TENANTS:
+            assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 180}, method="PATCH").status == 200
+        change_and_undo(instance, 90, engine_args=["--max-num-seqs", "9"])
