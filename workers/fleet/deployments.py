@@ -100,8 +100,8 @@ def redeploy(
     """Move a deployment to another revision, other pools, or replicas of another size; idempotent.
 
     ``slots_per_replica``: None leaves it. A rollout replaces its replicas, or all at once if none of them serves; those
-    outside of its pools are drained. The revision is active from then on. Raises NotFound, BadCount; Refused if there
-    is no room for a new replica.
+    outside of its pools are drained. The revision is active once the rollout is done. Raises NotFound, BadCount;
+    Refused if there is no room for a new replica.
     """
     if slots_per_replica is not None:
         check_slots(slots_per_replica)

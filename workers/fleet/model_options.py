@@ -100,12 +100,12 @@ def apply(actor: Actor, found: Deployment, wanted: Description) -> Deployment:
     """
     row = Deployment.objects.select_related("revision__model__owner").filter(id=found.id).first()
     now = None if row is None else rollouts.as_wanted(row)
-    if now is None or _served(now) != _served(found):
+    if row is None or now is None or _served(now) != _served(found):
         name = found.revision.model.name
         raise Refused("model", name, "it was changed while the new options were checked", "try again")
     revision = now.revision
     if wanted != registry.described(revision, found.slots_per_replica, weights_digest=wanted.weights_digest):
-        revision = registry.record(actor, revision.model.owner, wanted, slots_now=found.slots_per_replica)
+        revision = registry.record(actor, revision.model.owner, wanted, slots_now=row.slots_per_replica)
     return deployments.redeploy(
         actor,
         found.name,

@@ -276,7 +276,8 @@ def rollout_resume(actor: Actor, deployment: str) -> Effect:
 def rollout_undo(actor: Actor, deployment: str) -> Effect:
     """Return to what the deployment served before; see ``rollouts.undo``. Raises NotFound, Refused."""
     row, changed = rollouts.undo(actor, deployment)
-    return _rolled(row, changed, f"returns to revision {rollouts.goal_of(row).digest[:12]}")
+    goal = rollouts.as_wanted(lookup.deployment(deployment)).revision
+    return _rolled(row, changed, f"returns to revision {goal.digest[:12]}")
 
 
 @transaction.atomic
@@ -347,7 +348,9 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
         DeploymentPool.objects.filter(deployment=target).order_by("sequence").values_list("pool__name", flat=True)
     )
     instead = "choose a warm one; `celery -A hearth fleet placeholders` lists them"
-    if row.state == _Held.PROMOTED:
+    if (rollout := rollouts.open_of(target)) is not None:
+        why, instead = f"the rollout of {target.name} is {rollout.state}", "wait for its end"
+    elif row.state == _Held.PROMOTED:
         why = f"it has become {_replica_of(row)}"
     elif (row.state, row.level) != (_Held.WARM, Level.H2):
         why = f"it is {row.state} at {row.level}, and only a warm h2 has a process to promote"

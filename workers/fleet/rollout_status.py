@@ -65,7 +65,8 @@ class RolloutStatus:
             return f"{_VERBS[self.state]}: {self.reason}"
         why = self.reason if self.state != _State.RUNNING else ""
         counts = f"{self.new_ready} of {self.new} new and {self.old_ready} of {self.old} old replicas are ready"
-        return "; ".join(filter(None, (f"{_VERBS[self.state]}, {counts}", why, self.waits_for)))
+        canaries = (f"canary of {each}: {found}" for each, found in self.canaries.items() if found[:6] != "passed")
+        return "; ".join(filter(None, (f"{_VERBS[self.state]}, {counts}", why, self.waits_for, *canaries)))
 
 
 def newest(count: int) -> tuple[RolloutStatus, ...]:

@@ -57,11 +57,6 @@ def _as_of(deployment: Deployment, rollout: Rollout | None) -> Deployment:
     return found
 
 
-def goal_of(row: Rollout) -> ModelRevision:
-    """Return the revision that a rollout leads to: the earlier one if it is undone."""
-    return row.earlier_revision if row.state in {_State.UNDOING, _State.UNDONE} else row.revision
-
-
 def begin(actor: Actor, deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> Rollout | None:
     """Begin to replace a deployment's replicas; None if they are replaced at once, because none of them serves.
 

@@ -89,6 +89,7 @@ class DeploymentView:
 class RolloutView:
     """An open rollout. ``target`` is the deployment as it will be, with the replicas that the rollout has made.
 
+    ``strays`` are of neither kind: a rollout made them whose place this one took.
     ``proven``: one of those has passed its canary. ``draining`` replicas of the deployment still hold slots.
     ``most_serving``: see ``Rollout``.
     """
@@ -101,6 +102,7 @@ class RolloutView:
     max_unavailable: int
     most_serving: int
     draining: int = 0
+    strays: tuple[ReplicaView, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

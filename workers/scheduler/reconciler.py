@@ -55,6 +55,7 @@ FAILED_REST = dt.timedelta(minutes=10)
 MOST_REVIVALS = 3
 
 _State = Replica.State
+_Kind = Literal["earlier", "new", "stray"]
 #: States in which the replica has no process and gets none.
 ENDED = (_State.STOPPED, _State.FAILED, _State.LOST)
 #: States and target levels of placeholders whose process will be able to become a replica.
@@ -194,34 +195,35 @@ def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -
     found = []
     for row in Deployment.objects.select_related("revision").order_by("id"):
         of_rollout = opened.get(row.id)
-        rollout_id = of_rollout.row.id if of_rollout is not None else None
+        there = replicas[row.id]
         view = DeploymentView(
             id=row.id,
             desired=0 if row.archived_at else row.desired_replicas,
             pool_ids=tuple(link.pool_id for link in links[row.id]),
-            replicas=tuple(each for made_by, each in replicas[row.id] if rollout_id is None or made_by != rollout_id),
+            replicas=tuple(each for kind, each in there if kind == "earlier" or of_rollout is None),
             import_class=promotion.needed(row.revision),
             slots_per_replica=row.slots_per_replica,
             prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
             weights=_weights(row.revision, fetched),
         )
         if of_rollout is not None:
-            made = tuple(each for made_by, each in replicas[row.id] if made_by == rollout_id)
-            view = replace(view, rollout=_rollout(view, of_rollout, made, fetched))
+            made = tuple(each for kind, each in there if kind == "new")
+            strays = tuple(each for kind, each in there if kind == "stray")
+            view = replace(view, rollout=_rollout(view, of_rollout, made, strays, fetched))
         found.append(view)
     return tuple(found)
 
 
-def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[UUID | None, ReplicaView]]]:
-    """Return the wanted replicas of each deployment in order of creation, each with the rollout that made it."""
-    found: dict[UUID, list[tuple[UUID | None, ReplicaView]]] = defaultdict(list)
+def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[_Kind, ReplicaView]]]:
+    """Return the wanted replicas of each deployment in order of creation, and what each is to its open rollout."""
+    found: dict[UUID, list[tuple[_Kind, ReplicaView]]] = defaultdict(list)
     recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
     wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
     crashes = _replaced_crashes()
-    for row in wanted.select_related("node").annotate(recent=recent).order_by("id"):
+    for row in wanted.select_related("node", "rollout", "deployment").annotate(recent=recent).order_by("id"):
         crashed = row.state == _State.BACKOFF and row.startup_seconds is not None
         of_rollout = opened.get(row.deployment_id)
-        is_new = of_rollout is not None and row.rollout_id == of_rollout.row.id
+        kind = _kind(row, of_rollout)
         view = ReplicaView(
             id=row.id,
             state=row.state,
@@ -231,10 +233,18 @@ def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[UUID 
             failed_recently=row.recent,
             leaving=row.leaving,
             crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
-            serves=row.id in of_rollout.serving if of_rollout is not None and is_new else _serves(row),
+            serves=row.id in of_rollout.serving if of_rollout is not None and kind == "new" else _serves(row),
         )
-        found[row.deployment_id].append((row.rollout_id, view))
+        found[row.deployment_id].append((kind, view))
     return found
+
+
+def _kind(row: Replica, opened: OpenRollout | None) -> _Kind:
+    """Return whether the open rollout made the replica, or it is what the deployment serves; else it is a stray."""
+    if opened is not None and row.rollout_id == opened.row.id:
+        return "new"
+    made_for_good = row.rollout is None or row.rollout.state == Rollout.State.DONE
+    return "earlier" if made_for_good and row.revision_id == row.deployment.revision_id else "stray"
 
 
 def _serves(row: Replica) -> bool:
@@ -242,10 +252,14 @@ def _serves(row: Replica) -> bool:
 
 
 def _rollout(
-    view: DeploymentView, opened: OpenRollout, made: tuple[ReplicaView, ...], fetched: weights.Fetched
+    view: DeploymentView,
+    opened: OpenRollout,
+    made: tuple[ReplicaView, ...],
+    strays: tuple[ReplicaView, ...],
+    fetched: weights.Fetched,
 ) -> RolloutView:
     row, policy = opened.row, opened.policy
-    serving = sum(each.serves for each in (*view.replicas, *made))
+    serving = sum(each.serves for each in (*view.replicas, *made, *strays))
     return RolloutView(
         id=row.id,
         target=_target(view, row, made, _weights(row.revision, fetched)),
@@ -255,6 +269,7 @@ def _rollout(
         max_unavailable=policy.max_unavailable,
         most_serving=rollouts.counted_serving(opened, serving),
         draining=opened.draining,
+        strays=strays,
     )
 
 

@@ -116,6 +116,15 @@ def routed_by_all(replica_ids: Collection[UUID]) -> set[UUID]:
     return set(replica_ids).intersection(*routed.values())
 
 
+def not_routing(replica_ids: Collection[UUID]) -> list[str]:
+    """Return the names of the live processes that do not send requests to all of these replicas."""
+    live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).order_by("process")
+    routed: dict[str, set[UUID]] = {}
+    for process, replicas in live.values_list("process", "replicas"):
+        routed.setdefault(process, set()).update(replicas)
+    return [process for process, replicas in routed.items() if not replicas.issuperset(replica_ids)]
+
+
 def engine_key_of_all() -> str:
     """Return the fingerprint of the newest engine key that this process and every live gateway have.
 

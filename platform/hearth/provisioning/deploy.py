@@ -63,7 +63,7 @@ def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> 
     name = spec.model_name()
     prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
     reconciler.lock(wait=True)
-    present = served(name)
+    present = Deployment.objects.filter(revision__model__name=name).order_by("name").first()
     slots_now = None if present is None else present.slots_per_replica
     platform = registry.find_tenant(PLATFORM_SLUG)
     revision = catalogue.record(actor, platform, spec.described(), slots_now=slots_now)

@@ -81,7 +81,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
         if before is None or (before.source, before.engine) != (spec.stored_source(), engine):
             spec = checks.pinned(spec)
         described = spec.described()
-    slots_now = deployed.slots_per_replica if deployed is not None else None
+    slots_now = None if deployed is None else Deployment.objects.get(id=deployed.id).slots_per_replica
     revision = catalogue.record(SYSTEM, platform, described, slots_now=slots_now)
     if is_tiny(revision.source):
         prices.ensure_demo_prices(SYSTEM, revision.model.name)

@@ -11,6 +11,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from uuid import UUID
 
 from django.db import close_old_connections, connection, transaction
 from django.db.models import Q
@@ -19,7 +20,7 @@ from django.db.models.functions import Now
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import serves_embeddings
 from workers.engines.errors import UnknownEngineKey
-from workers.models import Replica
+from workers.models import Replica, Rollout
 from workers.scheduler.rollout import canary_requests
 from workers.scheduler.rollout.canary_requests import CanaryTarget
 from workers.serving import endpoints, engine_keys, rollout_policy
@@ -28,12 +29,14 @@ from workers.serving.rollout_policy import RolloutPolicy
 
 log = logging.getLogger(__name__)
 
-#: How long the canaries of one replica may take together; a tick starts them again after that.
-LONGEST = dt.timedelta(seconds=300)
+#: After this time without a result they are started again, because the process that sent them has ended.
+LONGEST = dt.timedelta(seconds=canary_requests.LONGEST_SECONDS + 60)
 #: Replicas that are tried at once.
-THREADS = 4
+THREADS = 16
 _Canary = Replica.Canary
 _threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="canary")
+#: Replicas whose canaries this process sends, or will.
+_under_way: set[UUID] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +55,15 @@ def start_due() -> None:
     """
     late = Q(canary=_Canary.RUNNING, canary_at__lt=Now() - LONGEST)
     waiting = Replica.objects.filter(Q(canary=_Canary.PENDING) | late, state=Replica.State.READY)
-    rows = waiting.filter(desired_state=Replica.Desired.RUNNING, rollout__finished_at=None)
-    for row in rows.select_related("deployment", "revision__model").order_by("id"):
+    of_rollout = Q(rollout__finished_at=None) | Q(rollout__state=Rollout.State.DONE)
+    rows = waiting.filter(of_rollout, desired_state=Replica.Desired.RUNNING).exclude(id__in=_under_way)
+    for row in rows.select_related("deployment", "revision__model", "rollout").order_by("id"):
         policy = rollout_policy.read(row.deployment.rollout)
         if not policy.canaries:
             _write(row, _Canary.PASSED, "it has generated a token")
+            continue
+        if row.rollout is not None and row.rollout.finished_at is not None:  # it was lost when others passed
+            _write(row, _Canary.PASSED, "its rollout is done")
             continue
         try:
             due = _Due(target=_target(row), generation=row.generation, policy=policy)
@@ -64,7 +71,12 @@ def start_due() -> None:
             _write(row, _Canary.PENDING, f"cannot be sent: {error}")
             continue
         _write(row, _Canary.RUNNING, "")
-        transaction.on_commit(partial(_threads.submit, _run_in_thread, due))
+        transaction.on_commit(partial(_submit, due))
+
+
+def _submit(due: _Due) -> None:
+    _under_way.add(due.target.replica_id)
+    _threads.submit(_run_in_thread, due)
 
 
 def run(due: _Due) -> None:
@@ -88,6 +100,7 @@ def _run_in_thread(due: _Due) -> None:
     except Exception:
         log.exception("the canaries of replica %s could not be sent; a later tick tries again", due.target.replica_id)
     finally:
+        _under_way.discard(due.target.replica_id)
         connection.close()
 
 

@@ -14,10 +14,15 @@ from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, Canar
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 
 CHAT = "/v1/chat/completions"
-#: Longest wait for the next piece of an answer.
+#: Longest wait for the next piece of an answer, and for all answers of an engine together.
 TIMEOUT_SECONDS = 60.0
+LONGEST_SECONDS = 240.0
+#: Of one event, and of one answer.
+MOST_BYTES = 1 << 20
 #: Statuses of an engine whose model has no chat template.
 NO_CHAT = frozenset({400, 404})
+#: What an answer that is no answer raises while it is read.
+_BROKEN = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 #: Characters of an answer that a note repeats.
 SHOWN = 200
 
@@ -68,8 +73,9 @@ def run(target: CanaryTarget, policy: RolloutPolicy, sink: CanarySink | None) ->
     ``sink`` records each as usage. Raises what the sink raises when it cannot; that prompt is not sent.
     """
     slowest_first = slowest_next = 0.0
+    until = time.monotonic() + LONGEST_SECONDS
     for number, prompt in enumerate(policy.canaries, start=1):
-        answer = _ask(target, prompt, sink)
+        answer = _ask(target, prompt, sink, until)
         if problem := _problem(answer, prompt, policy):
             return Finding(passed=False, note=f"prompt {number} of {len(policy.canaries)}: {problem}")
         slowest_first, slowest_next = max(slowest_first, answer.ttft), max(slowest_next, answer.tpot)
@@ -90,18 +96,22 @@ def _problem(answer: _Answer, prompt: CanaryPrompt, policy: RolloutPolicy) -> st
     return ""
 
 
-def _ask(target: CanaryTarget, prompt: CanaryPrompt, sink: CanarySink | None) -> _Answer:
+def _ask(target: CanaryTarget, prompt: CanaryPrompt, sink: CanarySink | None, until: float) -> _Answer:
     """Return the answer to a prompt: as a chat, and as text from a model without a chat template."""
     if target.embeds:
-        return _recorded(target, EMBEDDINGS, {"input": prompt.prompt}, sink)
+        return _recorded(target, EMBEDDINGS, {"input": prompt.prompt}, sink, until)
     asked: dict[str, Any] = {"max_tokens": prompt.max_tokens, "temperature": 0, "stream": True}
     asked["stream_options"] = {"include_usage": True}
     chat = {"messages": [{"role": "user", "content": prompt.prompt}], **asked}
-    answer = _recorded(target, CHAT, chat, sink)
-    return answer if answer.status not in NO_CHAT else _recorded(target, TEXT, {"prompt": prompt.prompt, **asked}, sink)
+    answer = _recorded(target, CHAT, chat, sink, until)
+    return (
+        answer
+        if answer.status not in NO_CHAT
+        else _recorded(target, TEXT, {"prompt": prompt.prompt, **asked}, sink, until)
+    )
 
 
-def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: CanarySink | None) -> _Answer:
+def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: CanarySink | None, until: float) -> _Answer:
     canary = Canary(
         endpoint=path,
         request_id=cast(RequestId, new_id()),
@@ -112,7 +122,7 @@ def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: Canar
     )
     if sink is not None:
         sink.begin(canary)
-    answer = _sent(target, path, {"model": target.model_name, **body}, str(canary.request_id))
+    answer = _sent(target, path, {"model": target.model_name, **body}, str(canary.request_id), until)
     if sink is not None:
         sink.end(
             canary,
@@ -128,8 +138,11 @@ def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: Canar
     return answer
 
 
-def _sent(target: CanaryTarget, path: str, body: dict[str, Any], request_id: str) -> _Answer:
-    """Send a request on a connection of its own and read its answer; an error of the network is its problem."""
+def _sent(target: CanaryTarget, path: str, body: dict[str, Any], request_id: str, until: float) -> _Answer:
+    """Send a request on a connection of its own and read its answer until a time of ``time.monotonic``.
+
+    An error of the network is the answer's problem.
+    """
     answer, began = _Answer(), time.monotonic()
     link = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_SECONDS)
     headers = {
@@ -146,11 +159,13 @@ def _sent(target: CanaryTarget, path: str, body: dict[str, Any], request_id: str
         else:
             for document in _documents(response, streamed=bool(body.get("stream"))):
                 _add(answer, document, time.monotonic() - began)
+                if time.monotonic() > until:
+                    raise TimeoutError
             answer.seconds = time.monotonic() - began
             answer.problem = answer.problem or ("" if answer.ttft else "it answered without a token")
     except TimeoutError:
-        answer.problem = f"nothing came for {TIMEOUT_SECONDS:g} s"
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+        answer.problem = f"nothing for {TIMEOUT_SECONDS:g} s, or no end within {LONGEST_SECONDS:g} s for all prompts"
+    except _BROKEN as error:
         answer.problem = f"the answer broke off: {type(error).__name__}: {error}"
     finally:
         link.close()
@@ -160,12 +175,22 @@ def _sent(target: CanaryTarget, path: str, body: dict[str, Any], request_id: str
 def _documents(response: http.client.HTTPResponse, *, streamed: bool) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a response: those of its events, or the only one."""
     if not streamed:
-        yield json.loads(response.read())
+        yield json.loads(_limited(response.read(MOST_BYTES + 1)))
         return
-    for line in response:
+    left = MOST_BYTES
+    while line := _limited(response.readline(MOST_BYTES + 1)):
+        left -= len(line)
+        if left < 0:
+            raise ValueError(f"it is longer than {MOST_BYTES} bytes")
         data = line.strip().removeprefix(b"data:").strip()
         if line.startswith(b"data:") and data != b"[DONE]":
             yield json.loads(data)
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+    return data
 
 
 def _add(answer: _Answer, document: dict[str, Any], seconds: float) -> None:

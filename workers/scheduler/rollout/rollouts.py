@@ -8,20 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Sum
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from catalogue import registry
 from catalogue.models import ModelRevision
 from tenants import audit
 from tenants.audit import SYSTEM, Actor
-from workers.models import Deployment, Replica, Rollout, SlotLease
+from workers.models import Deployment, Replica, ReplicaEvent, Rollout, SlotLease
 from workers.scheduler import placeholder_pools
 from workers.serving import gateway_load, rollout_policy, rollout_traffic
 from workers.serving.rollout_policy import LEAST_REQUESTS, SLOW_SHARE, RolloutPolicy
 
 _State = Rollout.State
 _Canary = Replica.Canary
+_Replica = Replica.State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class OpenRollout:
     proven: bool
     serving: frozenset[UUID]
     draining: int
+    #: Which gateway does not send requests to which of its replicas yet, as a sentence; empty if all do.
+    unrouted: str
 
 
 def open_rollouts() -> dict[UUID, OpenRollout]:
@@ -57,12 +60,15 @@ def _open(row: Rollout, draining: int) -> OpenRollout:
     if row.state != _State.UNDOING and (why := _bound_passed(row, policy)):
         undo(SYSTEM, row, why)
     replicas = row.replicas.filter(desired_state=Replica.Desired.RUNNING)
+    old_enough = _old_enough(replicas.values_list("id", flat=True), policy.min_ready_seconds)
+    serving = gateway_load.routed_by_all(old_enough) if old_enough else set()
     return OpenRollout(
         row=row,
         policy=policy,
         proven=row.replicas.filter(canary=_Canary.PASSED).exists(),
-        serving=_serving(replicas.values_list("id", flat=True), policy.min_ready_seconds),
+        serving=frozenset(serving),
         draining=draining,
+        unrouted=_unrouted(old_enough - serving),
     )
 
 
@@ -84,7 +90,7 @@ def counted_serving(opened: OpenRollout, serving: int) -> int:
 def note_waits(opened: Collection[OpenRollout], waits_for: Mapping[UUID, str]) -> None:
     """Store what each rollout waits for."""
     for each in opened:
-        text = waits_for.get(each.row.id, "")[:500]
+        text = (waits_for.get(each.row.id) or each.unrouted)[:500]
         if each.row.waits_for != text:
             Rollout.objects.filter(id=each.row.id).update(waits_for=text)
 
@@ -114,10 +120,8 @@ def serve(deployment: Deployment, revision: ModelRevision, slots_per_replica: in
 
 
 def end(actor: Actor, row: Rollout, state: Rollout.State, reason: str) -> None:
-    """End a rollout. If it is done, its replicas are ordinary ones from then on, which need no canary."""
+    """End a rollout. If it is done, its replicas are ordinary ones from then on."""
     Rollout.objects.filter(id=row.id).update(state=state, reason=reason[:500], waits_for="", finished_at=Now())
-    if state == _State.DONE:
-        row.replicas.exclude(canary=_Canary.PASSED).update(canary=_Canary.NONE)
     after = {"revision": str(row.revision_id), "reason": reason[:500]}
     audit.record(actor, f"rollout.{state}", ("deployment", row.deployment_id), after=after)
 
@@ -127,7 +131,8 @@ def _bound_passed(row: Rollout, policy: RolloutPolicy) -> str:
     failed = row.replicas.filter(canary=_Canary.FAILED).order_by("-id").first()
     if failed is not None:
         return f"the canary of replica {str(failed.id)[-6:]} failed: {failed.canary_note}"
-    starts: int = row.replicas.aggregate(count=Sum("attempts"))["count"] or 0
+    ended = ReplicaEvent.objects.filter(replica__rollout=row, to_state__in=(_Replica.BACKOFF, _Replica.FAILED))
+    starts = ended.count()
     if starts > policy.max_failed_starts:
         last = row.replicas.exclude(last_error="").order_by("-state_since").values_list("last_error", flat=True).first()
         return f"{starts} starts of new replicas failed, {policy.max_failed_starts} may; the last: {last or 'unknown'}"
@@ -146,15 +151,24 @@ def _bound_passed(row: Rollout, policy: RolloutPolicy) -> str:
     return ""
 
 
-def _serving(replicas: Collection[UUID], min_ready_seconds: float) -> frozenset[UUID]:
-    """Return those that are ready, passed their canary long enough ago, and get requests from every gateway."""
+def _unrouted(replicas: Collection[UUID]) -> str:
+    """Return which gateways do not send requests to these replicas; empty if there are none."""
+    if not replicas:
+        return ""
+    names = ", ".join(sorted(str(each)[-6:] for each in replicas))
+    silent = ", ".join(gateway_load.not_routing(replicas)) or "a gateway"
+    return f"{silent} must send requests to {names}: within seconds, unless it is of an earlier version or lacks a key"
+
+
+def _old_enough(replicas: Collection[UUID], min_ready_seconds: float) -> set[UUID]:
+    """Return those that are ready and passed their canary long enough ago."""
     ids = list(replicas)
     if not ids:
-        return frozenset()
+        return set()
     since = Now() - dt.timedelta(seconds=min_ready_seconds)
     ready = Replica.objects.filter(id__in=ids, state=Replica.State.READY, leaving=False)
     old_enough = ready.filter(canary=_Canary.PASSED, canary_at__lte=since, state_since__lte=since)
-    return frozenset(gateway_load.routed_by_all(set(old_enough.values_list("id", flat=True))))
+    return set(old_enough.values_list("id", flat=True))
 
 
 def _draining(deployments: Sequence[UUID]) -> Counter[UUID]:

@@ -35,10 +35,10 @@ def advance(deployment: DeploymentView, rollout: RolloutView, free_slots: FreeSl
     Until one new replica has passed its canary there is only one, and an old one that is missing is replaced by one of
     its kind; from then on every replica that is missing is a new one.
     """
-    if rollout.state == "paused":
-        _hold(deployment, rollout, free_slots, steps)
-    elif not deployment.desired:
+    if not deployment.desired:
         _empty(deployment, rollout, steps)
+    elif rollout.state == "paused":
+        _hold(deployment, rollout, free_slots, steps)
     else:
         _Advance(deployment, rollout, free_slots, steps).run()
 
@@ -59,7 +59,11 @@ def obstacle(
 
 def _hold(deployment: DeploymentView, rollout: RolloutView, free_slots: FreeSlots, steps: Steps) -> None:
     """Keep the replicas of a paused rollout as they are: what is missing is replaced, and nothing is given up."""
-    every = (*deployment.replicas, *rollout.target.replicas)
+    # One that does not serve yet does not replace one that is drained.
+    every = tuple(
+        replace(each, state="warming") if each.state == "ready" and not each.serves else each
+        for each in _every(deployment, rollout)
+    )
     there = sum(each.state not in GONE and not each.leaving for each in every)
     kind = rollout.target if rollout.proven else deployment
     held = Steps()
@@ -70,11 +74,15 @@ def _hold(deployment: DeploymentView, rollout: RolloutView, free_slots: FreeSlot
 
 def _empty(deployment: DeploymentView, rollout: RolloutView, steps: Steps) -> None:
     """Stop everything, because no replica is desired. The rollout goes on once one is; an undone one is finished."""
-    steps.stop |= {each.id: "surplus" for each in (*deployment.replicas, *rollout.target.replicas)}
+    steps.stop |= {each.id: "surplus" for each in _every(deployment, rollout)}
     if rollout.state == "undoing":
         steps.finished.add(rollout.id)
     else:
         steps.waits_for[rollout.id] = "the deployment is scaled to zero, so no replica can show that it works"
+
+
+def _every(deployment: DeploymentView, rollout: RolloutView) -> tuple[ReplicaView, ...]:
+    return (*deployment.replicas, *rollout.target.replicas, *rollout.strays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,9 @@ class _Advance:
         self._proven = rollout.proven or self._undoing
         #: Those that stay, and those that go.
         self._staying = [each for each in _working(self._new) if not each.leaving]
-        self._going = _give_up_order([*_working(self._old), *(each for each in _working(self._new) if each.leaving)])
+        leaving = [each for each in _working(self._new) if each.leaving]
+        strays = [each for each in rollout.strays if each.state not in GONE]
+        self._going = _give_up_order([*_working(self._old), *leaving, *strays])
         #: So many have to serve: no more than ever did since the rollout began.
         self._needed = min(deployment.desired, rollout.most_serving)
         self._serving = sum(each.serves for each in (*self._staying, *self._going))
@@ -111,8 +121,7 @@ class _Advance:
         if not self._proven:
             self._replace_missing(made, spared=self._rollout.max_unavailable if blocked else 0)
         self._give_up_gone(made)
-        extra = len(self._staying) - self._deployment.desired
-        self._steps.stop |= {each.id: "surplus" for each in surplus(self._new, self._staying, extra)}
+        self._give_up_surplus()
         stopped = self._give_up()
         if waiting:
             self._wait("a placeholder that is nearly warm, or the model's files")
@@ -120,8 +129,15 @@ class _Advance:
             self._wait(f"{self._rollout.draining} of the old replicas finish their requests, then their slots are free")
         elif blocked and not stopped:
             self._make_room()
-        if not self._going and (self._undoing or self._serving >= max(1, self._needed)):
+        if not self._going and not made and not waiting and self._is_complete(lacking):
             self._steps.finished.add(self._rollout.id)
+
+    def _is_complete(self, lacking: int) -> bool:
+        """Return whether the new replicas that there can be all serve; for others there is no room, nor will be."""
+        if self._undoing:
+            return True
+        serve = bool(self._staying) and all(each.serves for each in self._staying)
+        return serve and not (lacking and self._rollout.draining)
 
     def _lacking(self) -> int:
         """Return how many more new replicas are wanted now, whether or not there is room."""
@@ -153,10 +169,21 @@ class _Advance:
     def _give_up_gone(self, made: int) -> None:
         """Give up replicas that have failed or were lost: a lost one once another has its place."""
         self._steps.stop |= settled(self._new) | settled(self._old)
-        lost = [each for view in (self._old, self._new) for each in view.replicas if each.state == "lost"]
+        lost = [each for each in _every(self._deployment, self._rollout) if each.state == "lost"]
+        failed = (each for each in self._rollout.strays if each.state == "failed")
+        self._steps.stop |= {each.id: "superseded" for each in failed}
         missing = self._deployment.desired - len(self._staying) - len(self._going)
         over = lost if missing <= 0 else lost[:made]
         self._steps.stop |= {each.id: "replaced" for each in over}
+
+    def _give_up_surplus(self) -> None:
+        """Give up new replicas beyond the desired number, those that do not serve first."""
+        extra = len(self._staying) - self._deployment.desired
+        over = surplus(self._new, [each for each in self._staying if not each.serves], extra)
+        over += surplus(self._new, [each for each in self._staying if each.serves], extra - len(over))
+        self._steps.stop |= {each.id: "surplus" for each in over}
+        self._staying = [each for each in self._staying if each not in over]
+        self._serving -= sum(each.serves for each in over)
 
     def _give_up(self) -> int:
         """Stop old replicas as long as enough others serve, and return how many.

@@ -14,7 +14,7 @@ from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadValue, Refused
 from workers.fleet import deployments, rollouts
-from workers.models import Deployment, GatewayLoad, Replica, Rollout, RolloutTraffic
+from workers.models import Deployment, GatewayLoad, Replica, ReplicaEvent, Rollout, RolloutTraffic
 from workers.scheduler import reconciler, slot_leases
 from workers.serving.rollout_policy import RolloutPolicy
 
@@ -189,7 +189,10 @@ def test_starts_that_fail_undo_it(fleet: Fleet) -> None:
     serving(fleet, 2)
     rollout = roll(fleet)
     reconciler.tick()
-    Replica.objects.filter(rollout=rollout).update(state="backoff", attempts=3, last_error="out of memory")
+    failing = Replica.objects.get(rollout=rollout)
+    Replica.objects.update_or_create(id=failing.id, defaults={"state": "backoff", "last_error": "out of memory"})
+    for _ in range(3):
+        ReplicaEvent.objects.create(replica=failing, from_state="starting", to_state="backoff")
     ended = to_the_end(rollout)
     assert ended.state == "undone"
     assert ended.reason == "3 starts of new replicas failed, 2 may; the last: out of memory"
@@ -291,6 +294,31 @@ def test_another_revision_meanwhile_takes_its_place(fleet: Fleet) -> None:
     assert first.state == "replaced"
     assert to_the_end(second).state == "done"
     assert (active(), [digest for digest, _ in kinds()]) == ("2", ["2", "2"])
+
+
+def test_what_a_replaced_one_made_goes_when_its_successor_is_undone(fleet: Fleet) -> None:
+    serving(fleet, 2)
+    roll(fleet)
+    reconciler.tick()
+    make_ready()
+    reconciler.tick()
+    assert ("1", "passed") in kinds()
+    second = roll(fleet, "2")
+    rollouts.undo(SYSTEM, "chat")
+    assert to_the_end(second).state == "undone"
+    assert kinds() == [("0", ""), ("0", "")]
+    assert active() == "0"
+
+
+def test_a_gateway_that_does_not_follow_is_named(fleet: Fleet) -> None:
+    deployment = serving(fleet, 1)
+    rollout = roll(fleet)
+    GatewayLoad.objects.create(process="gateway/1", deployment=deployment)
+    for _ in range(3):
+        reconciler.tick()
+        make_ready()
+    rollout.refresh_from_db()
+    assert rollout.waits_for.startswith("gateway/1 must send requests to ")
 
 
 def test_every_replica_is_replaced_by_its_like_on_demand(fleet: Fleet) -> None:

@@ -239,6 +239,68 @@ def test_a_deployment_without_desired_replicas_waits() -> None:
     assert rolled.serving(is_new=True) == 1
 
 
+def test_scaled_down_meanwhile_it_keeps_the_new_replica_that_serves() -> None:
+    rolled = world({1: 8}, 2, surge=2)
+    while not rolled.serving(is_new=True):
+        rolled.tick()
+    rolled.tick()
+    assert sum(each.is_new and each.ready_at > rolled.now for each in rolled.engines) == 1
+    rolled.desired = 1
+    rolled.least_serving = 1000
+    rolled.run()
+    assert (rolled.serving(is_new=True), rolled.least_serving) == (1, 1)
+
+
+def test_it_ends_only_when_every_new_replica_serves() -> None:
+    rolled = world({1: 8}, 3)
+    for engine in rolled.engines[:2]:
+        engine.ready_at = 10**6  # they never did
+    rolled.run()
+    assert rolled.serving(is_new=True) == 3
+
+
+def test_it_ends_with_fewer_new_ones_once_the_node_of_the_old_ones_is_lost() -> None:
+    rolled = world({1: 4, 2: 2}, 3)
+    while rolled.serving(is_new=True) < 2:
+        rolled.tick()
+    rolled.engines = [replace(each, node=2) for each in rolled.engines if each.is_new][:2]
+    del rolled.slots[1]
+    rolled.run()
+    assert rolled.serving(is_new=True) == 2
+
+
+def test_a_paused_rollout_can_be_scaled_to_zero() -> None:
+    rolled = world({1: 4}, 2)
+    rolled.tick()
+    rolled.state, rolled.desired = "paused", 0
+    rolled.tick()
+    assert rolled.serving() == 0
+
+
+def test_while_paused_a_replica_without_its_canary_replaces_no_drained_one() -> None:
+    rolled = world({1: 1, 2: 4}, 1)
+    view = rolled.deployment()
+    assert view.rollout is not None
+    old = replace(view.replicas[0], leaving=True)
+    new = replace(old, id=UUID(int=1), node_id=UUID(int=2), leaving=False, serves=False)
+    paused = replace(view.rollout, state="paused", target=replace(view.rollout.target, replicas=(new,)))
+    steps = plan([replace(view, replicas=(old,), rollout=paused)], rolled.nodes())
+    assert steps.stop == {}
+
+
+def test_what_a_replaced_rollout_made_goes_in_both_directions() -> None:
+    rolled = world({1: 8}, 2)
+    view = rolled.deployment()
+    assert view.rollout is not None
+    first, second = view.replicas
+    stray = replace(second, id=UUID(int=1), serves=False)
+    for state in ("running", "undoing"):
+        rollout = replace(view.rollout, state=state, strays=(stray,), proven=True, most_serving=1)
+        steps = plan([replace(view, replicas=(first,), rollout=rollout)], rolled.nodes())
+        assert len(steps.place) + len(steps.roll) == 1
+        assert (stray.id in steps.stop, steps.finished) == (state == "undoing", set())
+
+
 def test_more_replicas_can_be_wanted_meanwhile() -> None:
     rolled = world({1: 8}, 2)
     rolled.tick()
