@@ -129,9 +129,9 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     waits_for: Literal["replica", "room", "engine"] = "replica"
     #: How many engines have failed on it before its first byte.
     failed_engines: int = 0
-    #: An engine has failed on it before its first byte, whoever is at fault; and the replica to which a rollout counts
-    #: that (``gateway.upstream.rollout_outcomes``).
+    #: An engine failed before the first byte of its answer.
     has_failed: bool = False
+    #: The replica that a rollout counts this failure for (``gateway.upstream.rollout_outcomes``).
     blamed: ReplicaId | None = None
 
     #: The error that ended the request from outside (``gateway.pipeline.revocation``).

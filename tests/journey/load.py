@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """Say whether it is an answer from its beginning to its end, with its usage."""
+        """Return whether the whole answer came, with its usage."""
         ended = self.text.endswith("data: [DONE]\n\n") if self.streamed else "choices" in self.text
         return self.status == 200 and ended and '"completion_tokens":' in self.text
 
@@ -40,7 +40,7 @@ class Answer:
 async def ask(
     session: aiohttp.ClientSession, instance: Instance, *, streamed: bool, slug: str = "acme", tokens: int = 8
 ) -> Answer:
-    """Ask something new for exactly so many tokens, past the cache."""
+    """Send a prompt that was never sent before, past the cache; the answer has exactly ``tokens`` tokens."""
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": f"{uuid4()} Hello."}],

@@ -14,7 +14,7 @@ from uuid import UUID
 #: The order in which replicas are given up: those that serve no requests first.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
-#: States of a replica that serves nobody and starts nothing.
+#: States of a replica whose engine has ended, or may have.
 GONE = frozenset({"lost", "failed"})
 
 WeightsState = Literal["wanted", "fetching", "ready", "failed"]

@@ -56,7 +56,7 @@ def are_ready(revision: ModelRevision, node_id: UUID) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Needed:
-    """A revision that a deployment may start replicas of, with so many slots; ``at_once`` if it is to start some."""
+    """A revision whose files a deployment needs; ``at_once``: replicas are to start, with so many slots each."""
 
     deployment_id: UUID
     revision: ModelRevision

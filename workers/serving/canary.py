@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
-from tenants.ids import ReplicaId, RequestId, RevisionId
+from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
 
 #: Where a canary goes, depending on what the engine serves.
 TEXT, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
@@ -15,7 +16,7 @@ TEXT, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """A request of one token, about to be sent to ``endpoint``. Times are Unix nanoseconds."""
+    """A request that is about to be sent to ``endpoint``. Times are Unix nanoseconds."""
 
     endpoint: str
     request_id: RequestId
@@ -40,6 +41,31 @@ class CanaryResult:
     def answered(self) -> bool:
         """True when the engine produced its token or its embedding."""
         return self.status == 200 and not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryTarget:
+    """The engine that canaries go to, and the ids that they are recorded under."""
+
+    host: str
+    port: int
+    api_key: str = field(repr=False)
+    replica_id: ReplicaId
+    revision_id: RevisionId
+    model_name: str
+    #: It serves embeddings, and no text.
+    embeds: bool = False
+
+    def canary(self, endpoint: str) -> Canary:
+        """Return a new canary, to be sent now."""
+        return Canary(
+            endpoint=endpoint,
+            request_id=cast(RequestId, new_id()),
+            replica_id=self.replica_id,
+            model_name=self.model_name,
+            revision_id=self.revision_id,
+            started_at_ns=time.time_ns(),
+        )
 
 
 class CanarySink(Protocol):
@@ -76,5 +102,5 @@ class OpenedSink:
             self._sink = None
 
 
-#: Of the process that reconciles.
+#: The sink of the process that reconciles.
 OPENED = OpenedSink()

@@ -29,7 +29,7 @@ _ANSWERING = CompiledQuery(
         Replica.objects.filter(
             state__in=(Replica.State.READY, Replica.State.LOST),
             desired_state=Replica.Desired.RUNNING,
-            canary__in=(Replica.Canary.NONE, Replica.Canary.PASSED),
+            canary__in=Replica.PROVEN,
             deployment__archived_at=None,
             port__isnull=False,
         )

@@ -266,16 +266,7 @@ class Dispatcher:
             finally:  # also for a failed replica: that time was not the gateway's
                 waited = time.perf_counter() - sent_at
                 context.timeline.engine_seconds += waited
-            first = response.take()
-            if response.status in errors.ABOUT_THE_REQUEST:
-                raise await self._refusal(endpoint, dispatch, response.status, first)
-            if response.status != 200:
-                unserved = errors.not_served(response.status, first, context.call.model, context.call.path)
-                raise unserved or WrongStatus(response.status)
-            if not first:
-                raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
-            if context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
-                raise refusal
+            first = await self._first_bytes(endpoint, dispatch, response)
             start = self._router.answered(choice, streamed=dispatch.request.streamed)
             self.turns.made_room()
             self._outcomes.count(context, endpoint, waited)
@@ -298,6 +289,19 @@ class Dispatcher:
                 response.close()
             finish()
             raise
+
+    async def _first_bytes(self, endpoint: Endpoint, dispatch: _Dispatch, response: UpstreamResponse) -> bytes:
+        """Return the first bytes of a successful response. Raises UpstreamError, EngineRefused or GatewayError."""
+        first, call = response.take(), dispatch.context.call
+        if response.status in errors.ABOUT_THE_REQUEST:
+            raise await self._refusal(endpoint, dispatch, response.status, first)
+        if response.status != 200:
+            raise errors.not_served(response.status, first, call.model, call.path) or WrongStatus(response.status)
+        if not first:
+            raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
+        if call.stream and (refusal := self._refused_in_stream(dispatch, first)):
+            raise refusal
+        return first
 
     def _learn(self, choice: Choice, start: AnswerStart, dispatch: _Dispatch, usage: Usage) -> None:
         dispatch.turn.used(usage.prompt_tokens, usage.completion_tokens)

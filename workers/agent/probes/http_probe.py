@@ -7,12 +7,11 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
 from workers.engines import cache_config
-from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
+from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink, CanaryTarget
 
 _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
@@ -20,20 +19,6 @@ _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 LARGEST_NUMBER = 2**31 - 1
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTarget:
-    """The engine to probe, and the ids that its canary is recorded under."""
-
-    host: str
-    port: int
-    api_key: str = field(repr=False)
-    replica_id: ReplicaId
-    revision_id: RevisionId
-    model_name: str
-    #: It serves embeddings, and no text.
-    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +57,7 @@ class Prober:
         self._sink = sink
         self._timeout_seconds = timeout_seconds
 
-    def probe(self, target: ProbeTarget, *, canary_timeout_seconds: float | None) -> ProbeResult:
+    def probe(self, target: CanaryTarget, *, canary_timeout_seconds: float | None) -> ProbeResult:
         """Read health and load, and send a canary if it has a timeout. Network errors are part of the result."""
         try:
             status, _ = _request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
@@ -83,22 +68,15 @@ class Prober:
         canary = None if canary_timeout_seconds is None else self._canary(target, canary_timeout_seconds)
         return ProbeResult(healthy=True, load=self._load(target), canary=canary)
 
-    def _load(self, target: ProbeTarget) -> EngineLoad | None:
+    def _load(self, target: CanaryTarget) -> EngineLoad | None:
         try:
             status, body = _request(target, "GET", "/metrics", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException):
             return None
         return parse_load(body.decode(errors="replace")) if status == 200 else None
 
-    def _canary(self, target: ProbeTarget, timeout_seconds: float) -> CanaryResult:
-        canary = Canary(
-            endpoint=EMBEDDINGS if target.embeds else TEXT,
-            request_id=cast(RequestId, new_id()),
-            replica_id=target.replica_id,
-            model_name=target.model_name,
-            revision_id=target.revision_id,
-            started_at_ns=time.time_ns(),
-        )
+    def _canary(self, target: CanaryTarget, timeout_seconds: float) -> CanaryResult:
+        canary = target.canary(EMBEDDINGS if target.embeds else TEXT)
         self._sink.begin(canary)
         result = _one_token(target, canary, timeout_seconds)
         self._sink.end(canary, result)
@@ -138,7 +116,7 @@ def _number(value: str) -> float:
         return 0.0
 
 
-def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:
+def _one_token(target: CanaryTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:
     """Send a prompt shorter than any cache block, so that canaries neither fill nor hit a prefix cache."""
     body: dict[str, Any] = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
     if target.embeds:
@@ -171,7 +149,7 @@ def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:
 
 
 def _request(
-    target: ProbeTarget,
+    target: CanaryTarget,
     method: str,
     path: str,
     *,

@@ -14,7 +14,7 @@ from django.conf import settings
 
 from workers import log_files, processes
 from workers.agent.probes.health import Health
-from workers.agent.probes.http_probe import EngineLoad, ProbeResult, ProbeTarget
+from workers.agent.probes.http_probe import EngineLoad, ProbeResult
 from workers.agent.processes import launch
 from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
@@ -26,6 +26,7 @@ from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
 from workers.engines.errors import UnknownEngineKey
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys
+from workers.serving.canary import CanaryTarget
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Engine:
     """An engine process and what is known about it. Only the agent's thread writes it, except for ``result``."""
 
     record: EngineRecord
-    target: ProbeTarget
+    target: CanaryTarget
     startup_budget_seconds: float
     health: Health = field(default_factory=Health)
     #: Set by the thread that probes; None again once taken.
@@ -174,7 +175,7 @@ class EngineProcesses:
         return self._engine(record, row)
 
     def _engine(self, record: EngineRecord, row: ReplicaRow) -> Engine:
-        target = ProbeTarget(
+        target = CanaryTarget(
             host=row.host or self._paths.address,
             port=record.port,
             api_key=engine_keys.derive(row.replica_id, row.engine_key),

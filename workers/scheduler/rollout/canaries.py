@@ -22,9 +22,8 @@ from workers.engines.driver import serves_embeddings
 from workers.engines.errors import UnknownEngineKey
 from workers.models import Replica, Rollout
 from workers.scheduler.rollout import canary_requests
-from workers.scheduler.rollout.canary_requests import CanaryTarget
 from workers.serving import endpoints, engine_keys, rollout_policy
-from workers.serving.canary import OPENED
+from workers.serving.canary import OPENED, CanaryTarget
 from workers.serving.rollout_policy import RolloutPolicy
 
 log = logging.getLogger(__name__)

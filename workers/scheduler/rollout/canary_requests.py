@@ -6,11 +6,10 @@ import http.client
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
-from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
+from workers.serving.canary import EMBEDDINGS, TEXT, CanaryResult, CanarySink, CanaryTarget
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 
 CHAT = "/v1/chat/completions"
@@ -21,23 +20,10 @@ LONGEST_SECONDS = 240.0
 MOST_BYTES = 1 << 20
 #: Statuses of an engine whose model has no chat template.
 NO_CHAT = frozenset({400, 404})
-#: What an answer that is no answer raises while it is read.
+#: Errors of reading an answer that is cut off or malformed.
 _BROKEN = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 #: Characters of an answer that a note repeats.
 SHOWN = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryTarget:
-    """The engine, and the ids that its canaries are recorded under. ``embeds``: it serves embeddings, and no text."""
-
-    host: str
-    port: int
-    api_key: str = field(repr=False)
-    replica_id: ReplicaId
-    revision_id: RevisionId
-    model_name: str
-    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +98,7 @@ def _ask(target: CanaryTarget, prompt: CanaryPrompt, sink: CanarySink | None, un
 
 
 def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: CanarySink | None, until: float) -> _Answer:
-    canary = Canary(
-        endpoint=path,
-        request_id=cast(RequestId, new_id()),
-        replica_id=target.replica_id,
-        model_name=target.model_name,
-        revision_id=target.revision_id,
-        started_at_ns=time.time_ns(),
-    )
+    canary = target.canary(path)
     if sink is not None:
         sink.begin(canary)
     answer = _sent(target, path, {"model": target.model_name, **body}, str(canary.request_id), until)
@@ -194,7 +173,7 @@ def _limited(data: bytes) -> bytes:
 
 
 def _add(answer: _Answer, document: dict[str, Any], seconds: float) -> None:
-    """Add what an event says to the answer, after so many seconds."""
+    """Add an event to the answer. ``seconds``: since the request was sent."""
     if "error" in document:
         answer.problem = f"the engine failed: {json.dumps(document['error'])[:SHOWN]}"
     piece = "".join(_text(choice) for choice in document.get("choices") or ())
