@@ -40,7 +40,7 @@ SIDE_BY_SIDE := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 test: install-tests ## Run the tests side by side; PYTEST_ARGS="-k name" runs some, in one process
 	$(BIN)/python -m pytest -m "not long" $(or $(PYTEST_ARGS),$(SIDE_BY_SIDE)) $(if $(JUNIT),--junitxml=$(JUNIT))
 
-test-long: install-tests $(JAVASCRIPT)/node_modules/stamp $(PYTHON_CLIENTS)/.venv/stamp ## Run the tests that take too long for `make test`: all clients, faults, the browser, rollouts
+test-long: install-tests $(JAVASCRIPT)/node_modules/stamp $(PYTHON_CLIENTS)/.venv/stamp ## Run the tests that take too long for `make test`: all clients, faults, the browser, rollouts, restore, further nodes
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 install-tests: install-dev

@@ -60,6 +60,7 @@ def test_behind_the_fair_queue_a_flood_waits_and_others_do_not() -> None:
     assert shown[FairHearth] < shown[Hearth] / 2
 
 
+@pytest.mark.long
 def test_through_more_processes_a_tenant_gets_no_more() -> None:
     whole = workloads.two_floods(0.25, Random(1))
     workload = dataclasses.replace(whole, conversations=whole.conversations[:600])

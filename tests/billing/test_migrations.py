@@ -31,6 +31,7 @@ def emptied(transactional_db: None) -> Iterator[None]:
         cursor.execute("TRUNCATE billing_usagerecord")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("emptied")
 def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
     price_from(MOMENT, Rates(prompt_pico=150, cached_prompt_pico=15, completion_pico=600))

@@ -13,14 +13,15 @@ from tests.chaos.faults import BY_KIND, FAULTS, drawn
 from tests.chaos.run import Report, Struck, run
 from tests.chaos.world import leftovers, running
 
-#: In `make test`: what clients, limits and answers hang on.
+#: What clients, limits and answers hang on.
 FEW = ("kill gateway", "kill redis", "kill engine")
 MORE = (*FEW, "kill drain", "reset database connections", "kill inference")
 
 
+@pytest.mark.long
 @pytest.mark.journey
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kinds", [FEW, pytest.param(MORE, marks=pytest.mark.long)], ids=["few", "more"])
+@pytest.mark.parametrize("kinds", [FEW, MORE], ids=["few", "more"])
 def test_what_clients_saw_is_what_is_stored_after_faults(kinds: tuple[str, ...]) -> None:
     faults = [(BY_KIND[kind], Random(kind)) for kind in kinds]
     with running() as world:

@@ -22,6 +22,7 @@ from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> None:
     acme, globex = customers.create("acme").tenant, customers.create("globex").tenant
@@ -65,6 +66,7 @@ def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_b
     assert snapshot.load().authenticate(acme.secret).cache == CacheTerms(mode="all", ttl_seconds=60)
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_earlier_tenants_get_the_default_queue_terms_and_an_older_process_goes_on_beside_it() -> None:
     PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it

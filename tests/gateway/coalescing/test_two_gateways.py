@@ -114,6 +114,7 @@ async def ends(clients: list[Client]) -> list[Heard]:
     return heard
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_followers_elsewhere_get_whole_answers_though_redis_hangs_or_the_leader_freezes_or_dies(
     two_tenants: World, engines: Engines, app_database_url: str

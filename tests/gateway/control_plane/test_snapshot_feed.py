@@ -66,7 +66,7 @@ def end_sessions_but(spared: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",
+            " WHERE datname = current_database() AND usename = current_user AND pid NOT IN (pg_backend_pid(), %s)",
             [spared],
         )
 

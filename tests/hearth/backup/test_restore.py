@@ -42,6 +42,7 @@ def target() -> Iterator[Instance]:
         yield found
 
 
+@pytest.mark.long
 def test_a_restored_instance_has_every_key_and_all_usage_up_to_the_backup(
     source: Instance, target: Instance, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_devices_of_a_node_that_serves_are_left_alone_and_the_operator_is_wa
     assert "Cordon the node first (celery -A hearth fleet cordon NODE)" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_signal_ends_the_engine_too_and_keeps_what_was_found(number: signal.Signals, tmp_path: Path) -> None:
     report, mark = tmp_path / "report.json", str(uuid4())
@@ -95,6 +96,7 @@ def test_a_signal_ends_the_engine_too_and_keeps_what_was_found(number: signal.Si
     assert found == ["devices", "free devices", "memory is freed", "PyTorch zygote"]
 
 
+@pytest.mark.long
 def test_a_report_that_cannot_be_written_is_said_before_the_first_check(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = _gpu_check("--slots", "fake:1", "--engine", "none", "--report", str(tmp_path / "file" / "report.json"))

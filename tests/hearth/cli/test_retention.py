@@ -30,6 +30,7 @@ def test_the_policy_is_shown_and_changed(hearth: Hearth) -> None:
     assert CliRunner().invoke(command, ["retention", "--audit-days", "much"]).exit_code == 2
 
 
+@pytest.mark.long
 def test_a_tenant_is_erased_once_it_is_archived_and_confirmed(hearth: Hearth) -> None:
     tenant = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     refused = hearth("erase-tenant", "acme", "--confirm", "acme")

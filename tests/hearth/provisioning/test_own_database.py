@@ -70,6 +70,7 @@ def as_runner(server: PostgresServer) -> psycopg.Connection[tuple[object, ...]]:
     return psycopg.connect(address._replace(netloc=f"runner:{PASSWORD}@", path="/elsewhere").geturl(), autocommit=True)
 
 
+@pytest.mark.long
 def test_the_owner_gives_the_running_role_its_rights_and_no_more(server: PostgresServer) -> None:
     refused = manage(server, "grant_role", "runner")
     assert refused.returncode != 0

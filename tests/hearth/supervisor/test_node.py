@@ -121,6 +121,7 @@ def second(first: Instance) -> Iterator[Machine]:
             machine.kill()
 
 
+@pytest.mark.long
 def test_a_machine_without_the_clusters_servers_or_secrets_is_told_what_is_missing(second: Machine) -> None:
     for missing in (("DATABASE_URL",), ("REDIS_URL",)):
         without = {name: value for name, value in second.environment.items() if name not in missing}
@@ -132,6 +133,7 @@ def test_a_machine_without_the_clusters_servers_or_secrets_is_told_what_is_missi
     assert "`hearth secrets export -` there, into `hearth secrets import -` here" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_machine_with_other_secrets_is_refused_before_it_serves(second: Machine) -> None:
     secrets.load_or_create(second.folder)
     refused = second.run("node")
@@ -152,6 +154,7 @@ def test_a_database_or_redis_that_does_not_answer_is_named(first: Instance, seco
         assert f"of {name} does not answer" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_pool_of_another_kind_is_refused(first: Instance, second: Machine) -> None:
     _import_secrets(first, second)
     refused = second.run(*NODE, "--pool", "local-cpu", "--pool-kind", "gpu")
@@ -159,6 +162,7 @@ def test_a_pool_of_another_kind_is_refused(first: Instance, second: Machine) -> 
     assert "The pool local-cpu exists, and its kind is cpu, not gpu." in refused.stderr
 
 
+@pytest.mark.long
 def test_a_second_node_serves_and_is_replaced_when_its_machine_is_lost(first: Instance, second: Machine) -> None:
     _import_secrets(first, second)
     second.start_node()

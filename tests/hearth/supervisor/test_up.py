@@ -138,6 +138,7 @@ def test_postgres_that_is_killed_comes_back_and_answers_go_on(instance: Instance
     assert _answers(instance)
 
 
+@pytest.mark.long
 def test_after_a_killed_supervisor_the_next_up_keeps_what_is_healthy_and_answers_go_on(instance: Instance) -> None:
     first = instance.up()
     engines = instance.engines()
@@ -196,6 +197,7 @@ def test_after_the_loss_of_every_process_the_next_up_recovers(instance: Instance
     assert _answers(instance)
 
 
+@pytest.mark.long
 def test_down_leaves_nothing_but_the_data(instance: Instance) -> None:
     """That the next start finds everything again is shown above, after the loss of every process."""
     instance.up()

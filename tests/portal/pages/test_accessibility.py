@@ -60,6 +60,7 @@ def violations(page: Page) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_axe_finds_nothing_on_any_page_light_or_dark(page: Page) -> None:
     found = {"sign in": violations(page)}
     sign_in(page, "ada")
@@ -94,6 +95,7 @@ def test_a_phone_shows_keys_amounts_changes_and_the_current_tab(page: Page) -> N
         assert box["x"] + box["width"] <= 390, seen
 
 
+@pytest.mark.long
 def test_long_changes_leave_the_audit_log_s_last_column_in_view(page: Page) -> None:
     with other_connection() as other:
         change = '{"name": "a department of a large company, again", "scopes": "inference, cache:read, cache:write"}'

@@ -117,6 +117,7 @@ def test_an_operator_pauses_and_undoes_a_rollout(page: Page, complaints: list[st
     assert complaints == []
 
 
+@pytest.mark.long
 def test_the_fleet_page_asks_when_no_socket_is_to_be_had(page: Page) -> None:
     page.route_web_socket(re.compile("/ws/fleet"), lambda socket: socket.close())
     sign_in(page, "ada")
@@ -152,6 +153,7 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
     assert complaints == []
 
 
+@pytest.mark.long
 def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaints: list[str]) -> None:
     with other_connection() as other:
         other.execute("UPDATE tenants_tenant SET slug = 'a-department-of-a-large-company' WHERE slug = 'globex'")

@@ -265,6 +265,7 @@ def test_a_wedged_engine_with_a_healthy_face_is_found_by_its_canary(fleet: Fleet
     assert list(reasons) == ["canary: no answer in time"]
 
 
+@pytest.mark.long
 def test_an_engine_that_cannot_start_is_given_up_after_five_tries(fleet: Fleet, data_dir: Path) -> None:
     want(fleet, 1, "--fault", "fail-start=1")
     with agent_thread(data_dir):

@@ -134,6 +134,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
     assert (deployment.desired_replicas, deployment.max_replicas) == (1, 2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("workers")
 def test_operators_type_verbs_and_read_refusals(fleet: Fleet) -> None:
     fleet.deploy(0)

@@ -45,6 +45,7 @@ def gang(fleet: Fleet, *pools: Pool, slots: int = 2) -> Deployment:
     return deployment
 
 
+@pytest.mark.long
 def test_a_gang_takes_two_of_eight_placeholders_and_the_next_pool_keeps_two_instead(
     fleet: Fleet, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -74,6 +74,7 @@ def wait_for(row: Deployment, seconds: float) -> None:
         link.save()
 
 
+@pytest.mark.long
 def test_scaling_does_not_wait_for_the_extra_replica_of_a_rollout(fleet: Fleet) -> None:
     row = deploy(fleet, 1, 4)
     reconciler.tick()

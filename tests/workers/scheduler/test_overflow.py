@@ -83,6 +83,7 @@ def test_a_replica_of_the_next_pool_serves_before_the_first_is_full(chat: Deploy
     assert Replica.objects.get(node__name="n2") == prepared
 
 
+@pytest.mark.long
 def test_a_load_that_stops_before_high_water_starts_nothing_in_the_next_pool(chat: Deployment) -> None:
     ramp_to_sixty(chat)
     for _ in range(5):

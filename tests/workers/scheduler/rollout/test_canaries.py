@@ -74,6 +74,7 @@ def test_a_new_replica_answers_the_operators_prompts_first(fleet: Fleet, data_di
     assert {canary.replica_id for canary in kept.begun} == {new.id}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
