@@ -116,8 +116,8 @@ def under_load(instance: Instance, work: Callable[[list[Answer]], None], *, toke
     return asyncio.run(run())
 
 
-def change_and_undo(instance: Instance, seconds: float, **options: Any) -> None:
-    """Change options under load and take them back; each request is answered whole, by one of both revisions."""
+def change_and_undo(instance: Instance, seconds: float, **options: Any) -> list[Answer]:
+    """Change options under load and take them back; return the answers, all of them whole, by one of both revisions."""
     prompt = str(uuid4())
     done: dict[str, Any] = {}
     back: dict[str, Any] = {}
@@ -142,6 +142,7 @@ def change_and_undo(instance: Instance, seconds: float, **options: Any) -> None:
     new, old = done["revision"], back["revision"]
     assert (revisions[0], revisions[answered[0] + CLIENTS], revisions[-1]) == (old, new, old)
     assert set(revisions) == {old, new}
+    return answers
 
 
 @pytest.mark.timeout(300)
@@ -170,3 +171,15 @@ def test_without_a_free_slot_requests_wait_for_the_new_replica() -> None:
         for slug in TENANTS:
             assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 180}, method="PATCH").status == 200
         change_and_undo(instance, 90, engine_args=["--max-num-seqs", "9"])
+
+
+@pytest.mark.real_engine
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("slots", [2, 1], ids=["free-slot", "no-slot"])
+def test_real_engines_are_replaced_without_a_failed_request(slots: int) -> None:
+    options = ("--engine", "vllm", "--replicas", "1", "--placeholders", "0")
+    with running(*options, HEARTH_SLOTS=str(slots)) as instance:
+        for slug in TENANTS:
+            assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 300}, method="PATCH").status == 200
+        answers = change_and_undo(instance, 400, engine_args=["--max-num-seqs", "9"])
+        print(f"{len(answers)} requests were answered whole; rollouts: {rollouts(instance)}")
