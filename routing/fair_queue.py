@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -117,11 +117,13 @@ class FairQueue(Generic[T]):
         self._sizes[priority] += 1
         return ticket
 
-    def first(self) -> Ticket[T] | None:
-        """Return the request that is next in this process, or None if none waits."""
+    def first(self, *, without: Collection[UUID] = ()) -> Ticket[T] | None:
+        """Return the request that is next in this process, except those of some tenants; None if none waits."""
         for group in self._classes:
-            if group:
-                return min((each[0] for each in group.values()), key=lambda each: (each.counter.value, each.number))
+            heads = (waiting[0] for tenant, waiting in group.items() if tenant not in without)
+            found = min(heads, key=lambda each: (each.counter.value, each.number), default=None)
+            if found is not None:
+                return found
         return None
 
     def post(self, first: Ticket[T] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -68,6 +69,9 @@ LARGEST = {
 }
 #: 0 for any other.
 SMALLEST = {"weight": 1}
+MOST_REGIONS = 32
+LONGEST_REGION = 63
+REGION = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_REGION - 1}}}")
 
 #: A header's name (RFC 9110, section 5.1) in lower case.
 _HEADER_NAME = re.compile(rf"[!#$%&'*+.^_`|~0-9a-z-]{{1,{LONGEST_HEADER_NAME}}}")
@@ -76,18 +80,25 @@ SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x
 
 
 @transaction.atomic
-def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None = None) -> Tenant:
-    """Create a tenant with its first policy and a project named ``default``. Raises BadName, AlreadyExists."""
+def create_tenant(
+    actor: Actor, *, slug: str, name: str, policy: Policy | None = None, allowed_regions: Sequence[str] = ()
+) -> Tenant:
+    """Create a tenant with its first policy and a project named ``default``. Raises BadName, AlreadyExists.
+
+    ``allowed_regions``: see :func:`set_regions`.
+    """
     _check_slug("tenant", slug)
     first = _normalized({field: getattr(policy or Policy(), field) for field in POLICY_FIELDS})
     _check_policy(first)
+    regions = _checked_regions(allowed_regions)
     try:
         with transaction.atomic():
-            tenant = Tenant.objects.create(slug=slug, name=name)
+            tenant = Tenant.objects.create(slug=slug, name=name, allowed_regions=regions)
     except IntegrityError:
         raise AlreadyExists("tenant", slug) from None
     TenantPolicy.objects.create(tenant=tenant, version=1, **first)
-    audit.record(actor, "tenant.created", ("tenant", tenant.id), tenant=tenant, after={"slug": slug, "name": name})
+    after = {"slug": slug, "name": name} | ({"allowed_regions": regions} if regions else {})
+    audit.record(actor, "tenant.created", ("tenant", tenant.id), tenant=tenant, after=after)
     create_project(actor, tenant, slug="default", name="Default")
     return tenant
 
@@ -165,6 +176,30 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
     return new
 
 
+@transaction.atomic
+def set_regions(actor: Actor, tenant: Tenant, regions: Sequence[str]) -> Tenant:
+    """Let the tenant's requests run only on replicas in these regions; empty: in all. Idempotent.
+
+    Every gateway applies it within a second; a request that runs is not stopped. Raises BadName.
+    """
+    locked = Tenant.objects.select_for_update().get(id=tenant.id)
+    before, after = locked.allowed_regions, _checked_regions(regions)
+    if after == before:
+        return locked
+    locked.allowed_regions = after
+    locked.save(update_fields=["allowed_regions"])
+    audit.record(
+        actor,
+        "tenant.regions_changed",
+        ("tenant", locked.id),
+        tenant=locked,
+        before={"allowed_regions": before},
+        after={"allowed_regions": after},
+    )
+    policy_epoch.bump(tenants=[locked.id])
+    return locked
+
+
 def suspend(actor: Actor, tenant: Tenant) -> Tenant:
     """Refuse all requests of the tenant, within a second; nothing is deleted."""
     return _set_state(actor, tenant, Tenant.State.SUSPENDED)
@@ -209,6 +244,16 @@ def _set_state(actor: Actor, tenant: Tenant, state: Tenant.State) -> Tenant:
     )
     policy_epoch.bump(tenants=[locked.id])
     return locked
+
+
+def _checked_regions(names: Sequence[str]) -> list[str]:
+    """Return the names of regions sorted and once each. Raises BadName."""
+    if len(names) > MOST_REGIONS:
+        raise BadName("allowed_regions", f"{len(names)} names", f"at most {MOST_REGIONS} names of regions")
+    for name in names:
+        if not REGION.fullmatch(name):
+            raise BadName("region", name, f"1 to {LONGEST_REGION} letters, digits and . _ -, first a letter or digit")
+    return sorted(set(names))
 
 
 def _check_slug(kind: str, slug: str) -> None:

@@ -280,6 +280,28 @@ def no_replicas_wanted(model: str) -> NotReady:
     )
 
 
+def region_unavailable(model: str, regions: Collection[str], retry_after_seconds: float | None = None) -> NotReady:
+    """Return the error for a tenant whose regions have no replica of the model, while others have or may start one.
+
+    ``retry_after_seconds`` None: none can start there, so the request need not be sent again.
+    """
+    allowed = ", ".join(sorted(regions))
+    if retry_after_seconds is None:
+        return NotReady(
+            f"The model {model!r} does not run in the regions that this tenant may use ({allowed}). Nothing was "
+            "charged. The operator must deploy it there, or allow other regions.",
+            "region_unavailable",
+            headers=[(b"x-should-retry", b"false")],
+        )
+    seconds = _whole_seconds(retry_after_seconds)
+    return NotReady(
+        f"No replica of {model!r} is ready in the regions that this tenant may use ({allowed}). Nothing was charged. "
+        f"Retry after {seconds} {_plural(seconds)}.",
+        "region_unavailable",
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
 def queue_full(trouble: str, limit: str, retry_after_seconds: float) -> Unavailable:
     """Return the error for a request that may not wait, because of a ``limit`` of its tenant's policy."""
     seconds = _whole_seconds(retry_after_seconds)

@@ -56,6 +56,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/cache/<uuid:setting>/remove/", cache.remove_setting, name="cache-remove"),
     path("tenants/<slug:slug>/cache/purge/", cache.purge, name="cache-purge"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
+    path("tenants/<slug:slug>/regions/", tenants.set_regions, name="tenant-regions"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
     path("tenants/<slug:slug>/archive/", tenants.archive, name="tenant-archive"),
     path("tenants/<slug:slug>/erase/", retention.erase, name="tenant-erase"),

@@ -50,6 +50,8 @@ class Caller:
     cache: CacheTerms = field(default_factory=CacheTerms)
     #: Networks from which it may be used; empty: all addresses.
     networks: tuple[Network, ...] = ()
+    #: Regions in which its requests may run; empty: all.
+    allowed_regions: frozenset[str] = frozenset()
     #: Memoised values of :meth:`derived`; dropped when the key or its tenant changes.
     _derived: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
@@ -244,6 +246,7 @@ def _made(
         budgets=tuple(line for target in bounds for line in rules.budgets.get(target, ())),
         cache=_cache_terms(key, rules, policy, targets),
         networks=networks.parse(key.allowed_networks),
+        allowed_regions=rules.allowed_regions,
     )
 
 

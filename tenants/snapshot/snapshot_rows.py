@@ -66,6 +66,8 @@ class TenantRules:
     budgets: Mapping[Target, tuple[BudgetLine, ...]]
     settings: Mapping[Target, CacheOverrides]
     purges: Purges
+    #: Regions in which its requests may run; empty: all.
+    allowed_regions: frozenset[str] = frozenset()
     #: Keys with a limit, a budget or a setting of their own, by id.
     bound_keys: tuple[UUID, ...] = field(init=False, compare=False, repr=False)
     #: Callers made of these rules (``tenants.snapshot.snapshot``), by public id, each with the row that it was made of.
@@ -173,6 +175,7 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
             budgets=_by_target((_target(each), _budget(each, tenant)) for each in budgets.get(tenant.id, ())),
             settings={_target(each): overrides_of(each) for each in settings.get(tenant.id, ())},
             purges=purges.get(tenant.id, _NONE_PURGED),
+            allowed_regions=frozenset(tenant.allowed_regions),
         )
         for tenant in tenants.values()
     ]

@@ -203,6 +203,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/cache/{setting}/remove/": lambda place: {},
     "POST /portal/tenants/{slug}/cache/purge/": lambda place: {"what": "key", "key": str(place.key.id)},
     "POST /portal/tenants/{slug}/policy/": lambda place: {"queue_seconds": "5"},
+    "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
     "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},
     "POST /portal/tenants/{slug}/archive/": lambda place: {},
     "POST /portal/tenants/{slug}/projects/": lambda place: {"slug": "new"},

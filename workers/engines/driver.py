@@ -48,6 +48,11 @@ DEFAULT_CONTEXT_TOKENS = 8192
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}
 
 
+def base_url(host: str, port: int) -> str:
+    """Return the address of an engine, without a trailing slash."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
     """One engine process to start.
@@ -91,7 +96,7 @@ class EngineSpec:
     @property
     def base_url(self) -> str:
         """Return where the engine answers, without a trailing slash."""
-        return f"http://{self.host}:{self.port}"
+        return base_url(self.host, self.port)
 
 
 def import_class(engine: str, source: str, engine_args: Sequence[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
 from tenants import audit
 from tenants.audit import Actor
+from tenants.errors import BadName
 from workers.errors import BadCount, Conflict
 from workers.models import Pool
 from workers.scheduler import reconciler
@@ -21,6 +23,14 @@ class PoolSettings:
     priority: int
     high_water: float
     low_water: float
+
+
+def require_regions(names: Sequence[str]) -> None:
+    """Raise BadName for the first name that is no pool's region: a slip would leave a tenant without replicas."""
+    known = sorted(set(Pool.objects.values_list("region", flat=True)))
+    for name in names:
+        if name not in known:
+            raise BadName("region", name, " | ".join(known) or "the region of a pool; there is no pool yet")
 
 
 @transaction.atomic

@@ -22,6 +22,8 @@ class GatewayLoad(models.Model):
     #: Requests that wait in a queue for a replica, and their tokens.
     queued_requests = models.PositiveIntegerField(default=0, db_column="held_requests")
     queued_tokens = models.PositiveBigIntegerField(default=0, db_column="held_tokens")
+    #: Tokens of requests that may run only in some regions, by the names of these.
+    regional_tokens = models.JSONField(default=dict, db_default={}, blank=True)
     reported_at = models.DateTimeField(db_default=Now())
     #: When it last had a request. Short requests can begin and end between two reports.
     busy_at = models.DateTimeField(null=True)

@@ -191,6 +191,7 @@ def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFac
     return PoolFacts(
         id=pool.id,
         name=pool.name,
+        region=pool.region,
         replicas=fleet.replicas[row.id, pool.id],
         starting=fleet.starting[row.id, pool.id],
         room=sum(slots // row.slots_per_replica for slots in fleet.open_slots.get(pool.id, ())),

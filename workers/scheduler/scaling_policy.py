@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from workers.serving.gateway_load import DeploymentLoad
+from workers.serving.gateway_load import DeploymentLoad, split_regions
 
 Action = Literal["up", "down", "wake", "prepare", "release"]
 
@@ -37,6 +37,7 @@ class PoolFacts:
 
     id: UUID
     name: str
+    region: str = ""
     replicas: int
     starting: int
     room: int
@@ -126,8 +127,16 @@ def decide(facts: Facts) -> Decision:
     idle_since: dict[UUID, dt.datetime | None] = {}
     steps: list[Step] = []
     desired = facts.desired
+    needed = needed_in_regions(facts, facts.load)
+    for number, pool in enumerate(facts.pools):
+        if needed[pool.id]:
+            steps += _prepare_for_region(facts, pool, needed[pool.id], desired, is_first=number == 0)
+            desired = steps[-1].after if steps else desired
+            prepared[pool.id] = max(pool.prepared, needed[pool.id] if number else 0)
     for outlook in _outlooks(facts, facts.load):
         pool = outlook.following
+        if needed[pool.id]:
+            continue
         idle_since[pool.id] = _idle_since(facts, outlook)
         step = _prepare(facts, outlook, desired) or _release(facts, outlook, desired, prepared, idle_since[pool.id])
         if step is not None:
@@ -155,16 +164,37 @@ def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
     return max(facts.min_replicas, min(facts.max_replicas, wanted))
 
 
+def needed_in_regions(facts: Facts, load: DeploymentLoad) -> dict[UUID, int]:
+    """Return how many replicas each pool needs for requests that may run only in some regions.
+
+    The pools of their regions are filled in order. A pool's replicas count for every set of regions that it belongs to.
+    While one starts there for the first time no more are needed: the queue shows how long that takes, not the demand.
+    """
+    needed = {pool.id: 0 for pool in facts.pools}
+    for names, tokens in sorted(load.regional_tokens.items()):
+        regions = split_regions(names)
+        rest = math.ceil(tokens / facts.target_tokens)
+        pools = [pool for pool in facts.pools if pool.region in regions]
+        starting = any(pool.starting for pool in pools)
+        for pool in pools:
+            here = min(rest, pool.replicas if starting else pool.fits)
+            needed[pool.id] = max(needed[pool.id], here)
+            rest -= here
+    return needed
+
+
 def with_prepared(facts: Facts, wanted: int, prepared: Mapping[UUID, int]) -> int:
     """Return the total number of replicas if each pool has at least what is prepared there.
 
-    Pools are filled in order. A prepared replica serves overflow if there is any, and is an extra one if not.
+    What requests need in their regions comes first, then pools are filled in order. A replica that is prepared beyond
+    that serves overflow if there is any, and is an extra one if not.
     """
-    rest, total = wanted, 0
+    needed = dict.fromkeys(prepared, 0) if facts.load is None else needed_in_regions(facts, facts.load)
+    rest, total = max(0, wanted - sum(needed.values())), 0
     for pool in facts.pools:
-        here = min(rest, pool.fits)
-        rest -= here
-        total += max(here, prepared[pool.id])
+        more = min(rest, pool.fits - needed[pool.id])
+        rest -= more
+        total += max(needed[pool.id] + more, prepared[pool.id])
     return min(facts.max_replicas, total + rest)
 
 
@@ -233,6 +263,21 @@ def _prepare(facts: Facts, outlook: _Outlook, desired: int) -> Step | None:
     after = min(facts.max_replicas, desired + missing)
     reason = f"{why}: one replica is prepared in pool {following.name}"
     return Step(action="prepare", before=desired, after=after, reason=reason, pool_id=following.id)
+
+
+def _prepare_for_region(facts: Facts, pool: PoolFacts, needed: int, desired: int, *, is_first: bool) -> list[Step]:
+    """Return the step that gives a pool the replicas that requests need in its region; empty if it needs none.
+
+    They are extra ones while others exist elsewhere; those are given up once they were not needed for the down delay.
+    The first pool is filled first, so nothing is kept there, and a wake from zero fills it.
+    """
+    there = min(desired, sum(each.replicas for each in facts.pools))  # a rollout may have more of them
+    missing = max(0, needed - pool.replicas)
+    after = min(facts.max_replicas, max(desired, there + missing))
+    if (is_first and desired == 0) or (after == desired and (is_first or pool.prepared >= needed)):
+        return []
+    reason = f"requests need {_replicas(needed)} in region {pool.region}: as many are prepared in pool {pool.name}"
+    return [Step(action="prepare", before=desired, after=after, reason=reason, pool_id=pool.id)]
 
 
 def _idle_since(facts: Facts, outlook: _Outlook) -> dt.datetime | None:

@@ -15,6 +15,7 @@ from catalogue.models import ModelRevision
 from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
+from workers.engines.driver import base_url
 from workers.engines.errors import UnknownEngineKey
 from workers.models import Replica
 from workers.serving import engine_keys, rollout_policy
@@ -54,6 +55,7 @@ _ANSWERING = CompiledQuery(
             "rollout_id",
             "rollout__finished_at",
             "deployment__rollout",
+            "node__pool__region",
         )
     )
 )
@@ -94,6 +96,8 @@ class Endpoint:
     context_tokens: int | None = None
     #: Set while the rollout that made it is open.
     watch: Watch | None = None
+    #: That of its node's pool.
+    region: str = ""
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -149,7 +153,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         model_name=model_name,
         revision_id=revision_id,
         revision_digest=told[6],
-        base_url=f"http://{host}:{port}",
+        base_url=base_url(host, port),
         api_key=api_key,
         generation=generation,
         cache_tokens=told[0],
@@ -159,6 +163,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         host_cache_tokens=told[4],
         context_tokens=told[5],
         watch=_watch(told[9]) if told[7] is not None and told[8] is None else None,
+        region=told[10] or "",
     )
 
 

@@ -7,13 +7,15 @@ measured by the database's clock alone.
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Max, Sum
+from django.contrib.postgres.aggregates import JSONBAgg
+from django.db.models import Max, Q, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, GatewayLoad
@@ -26,7 +28,7 @@ LASTS = dt.timedelta(seconds=10)
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
 NO_REPLICAS: Mapping[UUID, Collection[UUID]] = MappingProxyType({})
 _LOAD = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens")
-_WRITTEN = (*_LOAD, "replicas", "engine_key", "reported_at")
+_WRITTEN = (*_LOAD, "regional_tokens", "replicas", "engine_key", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,19 @@ class DeploymentLoad:
     in_flight_tokens: int = 0
     queued_requests: int = 0
     queued_tokens: int = 0
+    #: Those of the tokens, in flight and queued, that belong to requests which may run only in some regions: by the
+    #: names of these, as :func:`join_regions` writes them.
+    regional_tokens: Mapping[str, int] = field(default_factory=dict)
+
+
+def join_regions(names: Collection[str]) -> str:
+    """Return a set of regions as one text: sorted, with commas, which no name contains."""
+    return ",".join(sorted(names))
+
+
+def split_regions(text: str) -> frozenset[str]:
+    """Return the regions of a text of :func:`join_regions`."""
+    return frozenset(text.split(","))
 
 
 def report(
@@ -64,6 +79,7 @@ def report(
                     in_flight_tokens=loads[deployment_id].in_flight_tokens,
                     queued_requests=loads[deployment_id].queued_requests,
                     queued_tokens=loads[deployment_id].queued_tokens,
+                    regional_tokens=dict(loads[deployment_id].regional_tokens),
                     replicas=sorted(replicas.get(deployment_id, ())),
                     engine_key=newest_engine_key,
                     reported_at=Now(),
@@ -85,6 +101,7 @@ def demand() -> dict[UUID, DeploymentLoad]:
         tokens=Sum("in_flight_tokens"),
         waiting=Sum("queued_requests"),
         waiting_tokens=Sum("queued_tokens"),
+        regional=JSONBAgg("regional_tokens", filter=~Q(regional_tokens={}), default=[]),
     )
     return {
         row["deployment"]: DeploymentLoad(
@@ -92,6 +109,7 @@ def demand() -> dict[UUID, DeploymentLoad]:
             in_flight_tokens=row["tokens"],
             queued_requests=row["waiting"],
             queued_tokens=row["waiting_tokens"],
+            regional_tokens=dict(sum((Counter(tokens) for tokens in row["regional"]), Counter[str]())),
         )
         for row in sums
     }

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.contrib.postgres.aggregates import ArrayAgg
+from django.db.models import Q
+
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
 from workers.engines.driver import import_class
@@ -24,7 +27,8 @@ _DEPLOYED = CompiledQuery(
     lambda: (
         Deployment.objects.filter(archived_at=None)
         .order_by("name")
-        .values_list("id", "name", "revision__model__name", "revision_id", "max_replicas")
+        .annotate(regions=ArrayAgg("pools__region", distinct=True, filter=~Q(pools=None), default=[]))
+        .values_list("id", "name", "revision__model__name", "revision_id", "max_replicas", "regions")
     )
 )
 _State = Replica.State
@@ -40,6 +44,8 @@ class Deployed:
     model_name: str
     revision_id: RevisionId
     max_replicas: int
+    #: Those of its pools.
+    regions: frozenset[str] = frozenset()
 
     @property
     def may_wake(self) -> bool:
@@ -49,8 +55,15 @@ class Deployed:
 def deployed() -> tuple[Deployed, ...]:
     """Return the deployments that are not archived, by name."""
     return tuple(
-        Deployed(id=id_, name=name, model_name=model_name, revision_id=revision_id, max_replicas=max_replicas)
-        for id_, name, model_name, revision_id, max_replicas in _DEPLOYED.rows()
+        Deployed(
+            id=id_,
+            name=name,
+            model_name=model_name,
+            revision_id=revision_id,
+            max_replicas=max_replicas,
+            regions=frozenset(regions),
+        )
+        for id_, name, model_name, revision_id, max_replicas, regions in _DEPLOYED.rows()
     )
 
 

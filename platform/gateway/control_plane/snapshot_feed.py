@@ -69,10 +69,31 @@ class ControlSnapshot:
     etas: Mapping[UUID, float]
     prices: PriceTable = field(default_factory=lambda: PriceTable(()))
     gateways: tuple[str, ...] = ()
+    #: Memoised values of :meth:`endpoints_in`.
+    _endpoints_in: dict[tuple[str, frozenset[str]], tuple[Endpoint, ...]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
-    def startable_deployment(self, model: ServedModel) -> Deployed | None:
-        """Return a deployment that may start a replica of the model, that of the active revision first."""
-        able = [each for each in self.deployments if each.model_name == model.name and each.may_wake]
+    def endpoints_in(self, model_name: str, regions: frozenset[str]) -> tuple[Endpoint, ...]:
+        """Return the endpoints of a model in these regions, or in all regions if ``regions`` is empty."""
+        every = self.endpoints.get(model_name, ())
+        if not regions:
+            return every
+        found = self._endpoints_in.get((model_name, regions))
+        if found is None:
+            found = self._endpoints_in[model_name, regions] = tuple(each for each in every if each.region in regions)
+        return found
+
+    def startable_deployment(self, model: ServedModel, regions: frozenset[str] = frozenset()) -> Deployed | None:
+        """Return a deployment that may start a replica of the model, that of the active revision first.
+
+        ``regions``: it has a pool in one of these; empty: anywhere.
+        """
+        able = [
+            each
+            for each in self.deployments
+            if each.model_name == model.name and each.may_wake and (not regions or each.regions & regions)
+        ]
         return min(able, key=lambda each: each.revision_id != model.revision_id, default=None)
 
 

@@ -158,8 +158,9 @@ class Inference:
         return StartedReply(reply=reply, policy=policy)
 
     def _ready_replicas(self) -> Sequence[Endpoint]:
-        """Return the model's ready replicas; during a rollout they are of two revisions."""
-        return self._components.feed.snapshot.endpoints.get(self._context.model.name, ())
+        """Return the model's ready replicas in the caller's regions; during a rollout they are of two revisions."""
+        context = self._context
+        return self._components.feed.snapshot.endpoints_in(context.model.name, context.caller.allowed_regions)
 
     async def _complete(self, started: StartedReply) -> Response:
         """Meter and store an engine's complete response, and return it."""

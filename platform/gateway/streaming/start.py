@@ -126,7 +126,7 @@ class StreamStarter:
                 return "waiting for the engine"
             if waits_for == "room":
                 return "waiting for room on a replica"
-            seconds = self._queue.startup_eta_seconds(self._context.model)
+            seconds = self._queue.startup_eta_seconds(self._context.model, self._context.caller.allowed_regions)
             return f"waiting for a replica, which usually takes {seconds:.0f} s"
 
         return Heartbeat(every_seconds=self._queue.heartbeat_seconds, comment=comment)

@@ -239,14 +239,14 @@ class Dispatcher:
     ) -> EngineReply:
         """Return the reply with its first bytes. Raises UpstreamError, Unavailable or EngineRefused."""
         response: UpstreamResponse | None = None
-        self._in_flight.start(endpoint.deployment, choice.tokens)
+        self._in_flight.start(endpoint.deployment, choice.tokens, dispatch.context.caller.allowed_regions)
 
         start: AnswerStart | None = None
         context, sent_at = dispatch.context, 0.0
 
         def finish() -> None:
             self._router.finish(choice, answered=start is not None)
-            self._in_flight.finish(endpoint.deployment, choice.tokens)
+            self._in_flight.finish(endpoint.deployment, choice.tokens, context.caller.allowed_regions)
             dispatch.turn.wrote(dispatch.meter.streamed_tokens)
             self.turns.made_room()
 

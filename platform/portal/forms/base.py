@@ -21,6 +21,18 @@ CHOOSE = "Choose one of the list."
 Choice = tuple[str, str]
 
 
+class Names(forms.CharField):
+    """A text of names with commas or spaces between them."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text for a list of names."""
+        return ", ".join(value) if isinstance(value, list | tuple) else value
+
+    def clean(self, value: Any) -> tuple[str, ...]:
+        """Return the names."""
+        return tuple(super().clean(value).replace(",", " ").split())
+
+
 class PageForm(forms.Form):
     """A form of a page. Shown again after an error, it has what was typed and the focus on the first wrong field."""
 

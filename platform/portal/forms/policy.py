@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 
 from portal.formats.numbers import size, whole_duration
-from portal.forms.base import Choice, PageForm, choice, whole_number
+from portal.forms.base import Choice, Names, PageForm, choice, whole_number
 from tenants.models import TenantPolicy
 from tenants.registry import LARGEST, SMALLEST
 
@@ -29,18 +29,6 @@ PRIORITIES: Sequence[Choice] = (("low", "low"), ("standard", "standard"), ("high
 
 def _number(name: str, label: str, help_text: str, **options: Any) -> forms.IntegerField:
     return whole_number(label, LARGEST[name], help_text=help_text, **options)
-
-
-class HeaderNames(forms.CharField):
-    """A text of names with commas or spaces between them."""
-
-    def prepare_value(self, value: Any) -> Any:
-        """Return the text for a list of names."""
-        return ", ".join(value) if isinstance(value, list | tuple) else value
-
-    def clean(self, value: Any) -> tuple[str, ...]:
-        """Return the names."""
-        return tuple(super().clean(value).replace(",", " ").split())
 
 
 class PolicyForm(PageForm):
@@ -98,7 +86,7 @@ class PolicyForm(PageForm):
         "Compressed; four times as much in 24 hours. Then new keys are refused.",
     )
 
-    session_headers = HeaderNames(
+    session_headers = Names(
         label="Headers that name a session",
         required=False,
         help_text="Separated by commas; the first one present in a request counts.",

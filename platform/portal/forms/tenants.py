@@ -1,8 +1,8 @@
-"""The form that creates a tenant."""
+"""The forms that create a tenant and set its regions."""
 
 from __future__ import annotations
 
-from portal.forms.base import PageForm
+from portal.forms.base import Names, PageForm
 from portal.forms.slugs import name_field, slug_field
 
 
@@ -14,3 +14,16 @@ class NewTenantForm(PageForm):
     slug = slug_field(help_text="In addresses: a-z, 0-9 and -", placeholder="acme")
     name = name_field(placeholder="Acme")
     fields_of_errors = {"tenant": "slug"}
+
+
+class RegionsForm(PageForm):
+    """The regions in which a tenant's requests may run."""
+
+    id_prefix = "regions"
+
+    allowed_regions = Names(
+        label="Regions in which requests may run",
+        required=False,
+        help_text="Names with commas between them. Empty: all regions.",
+    )
+    fields_of_errors = {"region": "allowed_regions"}

@@ -307,3 +307,63 @@ def test_silence_and_fixed_numbers_change_nothing(ask: Facts) -> None:
     assert (silent.desired, silent.steps) == (ask.desired, ())
     fixed = scaling_policy.decide(replace(ask, min_replicas=ask.desired, max_replicas=ask.desired))
     assert fixed.desired == ask.desired
+
+
+def eu_only(tokens_of_them: int, in_all: int | None = None) -> DeploymentLoad:
+    """Return a load of which some may run in one region alone."""
+    return DeploymentLoad(
+        in_flight_requests=1,
+        in_flight_tokens=tokens_of_them if in_all is None else in_all,
+        regional_tokens={"eu": tokens_of_them},
+    )
+
+
+@pytest.mark.parametrize("desired", [0, 1])
+def test_what_may_run_in_one_region_alone_gets_its_replicas_there(desired: int) -> None:
+    pools = pool(1, region="us", replicas=desired), pool(2, region="eu")
+    decision = scaling_policy.decide(facts(eu_only(1500), desired, *pools))
+    (step,) = decision.steps
+    assert (step.action, step.pool_id, step.after, decision.desired) == ("prepare", NEXT, desired + 2, desired + 2)
+    assert step.reason == "requests need 2 replicas in region eu: as many are prepared in pool p2"
+    assert decision.prepared == {FIRST: 0, NEXT: 2}
+    there = replace(pools[1], replicas=2, prepared=2)
+    again = scaling_policy.decide(facts(eu_only(1500), desired + 2, pools[0], there))
+    assert (again.steps, again.prepared[NEXT]) == ((), 2)
+
+
+def test_those_elsewhere_are_given_up_when_they_serve_nothing() -> None:
+    pools = pool(1, region="us", replicas=1), pool(2, region="eu", replicas=2, prepared=2)
+    memory = Memory(less_wanted_since=ago(300), less_wanted_peak=2)
+    decision = scaling_policy.decide(facts(eu_only(1500), 3, *pools, memory=memory))
+    assert (decision.desired, decision.prepared[NEXT]) == (2, 2)
+
+
+def test_while_one_starts_in_a_region_no_more_are_started_there() -> None:
+    pools = (
+        pool(1, region="us", replicas=1),
+        pool(2, region="eu", replicas=1, starting=1, prepared=1),
+        pool(3, region="eu"),
+    )
+    decision = scaling_policy.decide(facts(eu_only(4000), 2, *pools))
+    assert (decision.desired, decision.steps, decision.prepared[NEXT]) == (2, (), 1)
+
+
+def test_extra_replicas_of_a_rollout_raise_nothing() -> None:
+    pools = pool(1, region="us", replicas=2), pool(2, region="eu", replicas=2, prepared=1)
+    decision = scaling_policy.decide(facts(eu_only(900), 2, *pools))
+    assert (decision.desired, decision.steps) == (2, ())
+
+
+def test_without_room_in_the_region_nothing_is_started_elsewhere_for_it() -> None:
+    pools = pool(1, region="us", replicas=1), pool(2, region="eu", room=0)
+    decision = scaling_policy.decide(facts(eu_only(900), 1, *pools))
+    assert (decision.steps, decision.prepared) == ((), {FIRST: 0, NEXT: 0})
+
+
+def test_replicas_of_a_region_are_released_when_nothing_was_bound_to_it_for_the_down_delay() -> None:
+    pools = pool(1, region="us", replicas=1), pool(2, region="eu", replicas=1, prepared=1)
+    decision = scaling_policy.decide(facts(tokens(500), 2, *pools))
+    assert (decision.steps, decision.not_needed_since[NEXT]) == ((), NOW)
+    pools = pools[0], replace(pools[1], not_needed_since=ago(300))
+    (step,) = scaling_policy.decide(facts(tokens(500), 2, *pools)).steps
+    assert (step.action, step.after) == ("release", 1)

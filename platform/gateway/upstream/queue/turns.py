@@ -167,7 +167,10 @@ class Turns:
             self._require_capacity(queue, queued)
             endpoints = waiting.ready()
             deployment = endpoints[0].deployment if endpoints else ""
-            with self.bounds.counted(queued), self._in_flight.queued(deployment, queued.tokens):
+            with (
+                self.bounds.counted(queued),
+                self._in_flight.queued(deployment, queued.tokens, queued.caller.allowed_regions),
+            ):
                 turn = await self._turn_of(queue, waiting)
             outcome, queue.last_wait_seconds = "served", time.monotonic() - began
             return turn
@@ -233,8 +236,12 @@ class Turns:
             raise
 
     def _serve(self, queue: FairQueue[_Waiter]) -> int:
-        """Give turns to the first requests of a queue while there is room; return how many wait on."""
-        while (ticket := queue.first()) is not None:
+        """Give turns to the first requests of a queue while there is room; return how many wait on.
+
+        Tenants for whom only their regions have no room hold nobody else up.
+        """
+        held_up: set[UUID] = set()
+        while (ticket := queue.first(without=held_up)) is not None:
             waiter = ticket.item
             if waiter.turn.done():  # it was cancelled, and its task will notice
                 queue.remove(ticket)
@@ -247,10 +254,13 @@ class Turns:
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
                 choice, split = self._choose(waiter.waiting, endpoints, free)
                 turn = Turn(choice, endpoints, _Charge(queue, ticket, choice), split=split)
+            elif not free and waiter.waiting.queued.caller.allowed_regions:
+                held_up.add(ticket.tenant)
+                continue
             else:
                 break
             waiter.turn.set_result(turn)
-        queue.post(ticket)
+        queue.post(ticket or queue.first())
         return len(queue)
 
     def _queue(self, model: str) -> _ModelQueue:

@@ -52,9 +52,9 @@ class ReplicaQueue:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def startup_eta_seconds(self, model: ServedModel) -> float:
-        """Return the measured time that a start of the model's next replica takes."""
-        deployed = self._feed.snapshot.startable_deployment(model)
+    def startup_eta_seconds(self, model: ServedModel, regions: frozenset[str]) -> float:
+        """Return the measured time that a start of the model's next replica takes; ``regions`` empty: anywhere."""
+        deployed = self._feed.snapshot.startable_deployment(model, regions)
         return self._feed.snapshot.etas.get(deployed.id, UNMEASURED_SECONDS) if deployed else UNMEASURED_SECONDS
 
     async def wait(
@@ -81,13 +81,13 @@ class ReplicaQueue:
     async def _retry_until_served(
         self, request: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        if self._feed.snapshot.startable_deployment(request.model) is None:
+        if self._startable(request) is None:
             await self._feed.refresh()  # an operator may just have created a deployment
-        if self._feed.snapshot.startable_deployment(request.model) is None:
+        if self._startable(request) is None:
             raise self._not_startable(request, failure)
         self._require_capacity(request)  # once: a request keeps its place between attempts
         while True:
-            deployed = self._feed.snapshot.startable_deployment(request.model)
+            deployed = self._startable(request)
             if deployed is None:
                 raise self._not_startable(request, failure)
             if isinstance(failure, EngineGone) and failure.engines >= MAX_FAILED_ENGINES:
@@ -103,7 +103,10 @@ class ReplicaQueue:
     async def _wait_for_change(self, request: QueuedRequest, deployed: Deployed) -> None:
         """Wait for a change, at most RETRY_SECONDS."""
         changed = self._changed
-        with self.bounds.counted(request), self._in_flight.queued(deployed.name, request.tokens):
+        with (
+            self.bounds.counted(request),
+            self._in_flight.queued(deployed.name, request.tokens, request.caller.allowed_regions),
+        ):
             try:
                 async with asyncio.timeout(min(request.left_seconds, RETRY_SECONDS)):
                     await changed.wait()
@@ -114,14 +117,31 @@ class ReplicaQueue:
         """Raise Unavailable if the tenant's queue is full."""
         if limit := self.bounds.exceeded(request):
             name = request.model.name
-            raise errors.queue_full(f"No replica of {name!r} is ready", limit, self.startup_eta_seconds(request.model))
+            raise errors.queue_full(f"No replica of {name!r} is ready", limit, self._eta_seconds(request))
+
+    def _startable(self, request: QueuedRequest) -> Deployed | None:
+        return self._feed.snapshot.startable_deployment(request.model, request.caller.allowed_regions)
+
+    def _eta_seconds(self, request: QueuedRequest) -> float:
+        return self.startup_eta_seconds(request.model, request.caller.allowed_regions)
 
     def _not_startable(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):
             return failure
+        regions = request.caller.allowed_regions
+        if regions and self._runs_elsewhere(request.model):
+            return errors.region_unavailable(request.model.name, regions)
         return errors.no_replicas_wanted(request.model.name)
 
     def _expired(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):
             return failure
-        return errors.no_replica_ready(request.model.name, self.startup_eta_seconds(request.model))
+        regions = request.caller.allowed_regions
+        if regions and self._feed.snapshot.endpoints.get(request.model.name):  # ready, in other regions
+            return errors.region_unavailable(request.model.name, regions, self._eta_seconds(request))
+        return errors.no_replica_ready(request.model.name, self._eta_seconds(request))
+
+    def _runs_elsewhere(self, model: ServedModel) -> bool:
+        """Return whether the model has a replica in any region, or may start one."""
+        snapshot = self._feed.snapshot
+        return bool(snapshot.endpoints.get(model.name)) or snapshot.startable_deployment(model) is not None

@@ -50,17 +50,21 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
     key_rights.require_model(caller, model)
     every = endpoints.ready()
     known = [each for each in every if each.model_name == model.name]
+    regions = caller.allowed_regions
+    permitted = [each for each in known if not regions or each.region in regions]
     model = model_contexts.fit(model, model_contexts.context(model, known, {}))
     call.body["model"] = model.name
     call.endpoint.clamp(call.body, model.context_length_tokens)
     if not known:
         raise errors.no_replica_ready(model.name)
+    if not permitted:
+        raise errors.region_unavailable(model.name, regions)
     router = Router(memory.copy())
     router.follow(
         boots.of(every),
         leaving=frozenset(each.replica_id for each in every if each.leaving),
     )
-    return _decide(router, _Asked(call=call, caller=caller, model=model, headers=headers), known)
+    return _decide(router, _Asked(call=call, caller=caller, model=model, headers=headers), permitted)
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
@@ -25,7 +26,8 @@ from tenants.caller_limits import LONGEST_HEADER_NAME, MOST_SESSION_HEADERS
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
-from tenants.registry import LARGEST, SMALLEST
+from tenants.registry import LARGEST, LONGEST_REGION, MOST_REGIONS, SMALLEST
+from workers.fleet import pools
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
@@ -133,6 +135,21 @@ class TenantWithPolicy:
         return self.tenant.id
 
 
+def _regions_field() -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST_REGION),
+        max_length=MOST_REGIONS,
+        required=False,
+        help_text="Regions of pools in which the tenant's requests may run; empty: all.",
+    )
+
+
+class ChangeTenantSerializer(PolicySerializer):
+    """Changes of a tenant's policy, and of its regions."""
+
+    allowed_regions = _regions_field()
+
+
 class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
     """A tenant with its policy."""
 
@@ -142,6 +159,12 @@ class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
     state = serializers.ChoiceField(source="tenant.state", choices=Tenant.State.choices, read_only=True)
     currency = serializers.CharField(source="tenant.currency", read_only=True)
     billing_timezone = serializers.CharField(source="tenant.billing_timezone", read_only=True)
+    allowed_regions = serializers.ListField(
+        source="tenant.allowed_regions",
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Regions of pools in which the tenant's requests may run; empty: all.",
+    )
     created_at = serializers.DateTimeField(source="tenant.created_at", read_only=True)
     policy = PolicySerializer(read_only=True)
 
@@ -151,6 +174,7 @@ class NewTenantSerializer(serializers.Serializer[Tenant]):
 
     slug = serializers.CharField(max_length=63)
     name = serializers.CharField(max_length=200)
+    allowed_regions = _regions_field()
     policy = PolicySerializer(required=False)
 
 
@@ -191,11 +215,14 @@ class TenantsView(APIView):
         body = NewTenantSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
+        regions = body.validated_data.get("allowed_regions", [])
+        pools.require_regions(regions)
         tenant = registry.create_tenant(
             principal_of(request).actor,
             slug=body.validated_data["slug"],
             name=body.validated_data["name"],
             policy=registry.Policy(**body.validated_data.get("policy", {})),
+            allowed_regions=regions,
         )
         return Response(read(tenant), status=status.HTTP_201_CREATED)
 
@@ -214,17 +241,22 @@ class TenantView(APIView):
 
     @extend_schema(
         operation_id="change_policy",
-        request=PolicySerializer,
+        request=ChangeTenantSerializer,
         responses={200: TenantSerializer, **error_responses(400, 403, 404)},
     )
     def patch(self, request: Request, tenant: str) -> Response:
-        """Change policy fields; every gateway applies them within a second. Operators only."""
+        """Change fields of the policy, or the regions; every gateway applies them within a second. Operators only."""
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        body = PolicySerializer(data=request.data)
+        body = ChangeTenantSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
-        registry.set_policy(principal.actor, found, **body.validated_data)
+        changes = dict(body.validated_data)
+        with transaction.atomic():
+            if (regions := changes.pop("allowed_regions", None)) is not None:
+                pools.require_regions(regions)
+                found = registry.set_regions(principal.actor, found, regions)
+            registry.set_policy(principal.actor, found, **changes)
         return Response(read(found))
 
 

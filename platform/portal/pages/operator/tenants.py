@@ -20,7 +20,7 @@ from portal.errors import BadQuery
 from portal.formats import query_params
 from portal.forms.policy import PolicyForm
 from portal.forms.retention import EraseForm
-from portal.forms.tenants import NewTenantForm
+from portal.forms.tenants import NewTenantForm, RegionsForm
 from portal.pages.base import form_action, operator_page, page, period_of, show, submit, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
@@ -29,6 +29,7 @@ from tenants.database.rls import as_tenant
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
+from workers.fleet import pools
 
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
@@ -129,16 +130,46 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
         done = submit(request, form, change, back="portal:policy", slug=slug)
         if done is not None:
             return done
+    return _show_policy(
+        request, principal, tenant, form, RegionsForm(initial={"allowed_regions": tenant.allowed_regions})
+    )
+
+
+def _show_policy(
+    request: HttpRequest, principal: Principal, tenant: Tenant, form: PolicyForm, regions_form: RegionsForm
+) -> HttpResponse:
     with as_tenant(TenantId(tenant.id)):
         versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
     context = {
-        "policy": current,
+        "policy": versions[0],
         "versions": versions,
         "form": form,
+        "regions_form": regions_form,
         "erase_form": EraseForm(slug=tenant.slug),
     }
-    status = 400 if form.errors else 200
+    status = 400 if form.errors or regions_form.errors else 200
     return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant, status=status)
+
+
+@form_action("portal:policy")
+@operator_page
+def set_regions(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Set the regions in which the tenant's requests may run."""
+    tenant = tenant_for(principal, slug)
+    form = RegionsForm(request.POST)
+
+    def change() -> str:
+        regions = form.cleaned_data["allowed_regions"]
+        pools.require_regions(regions)
+        registry.set_regions(principal.actor, tenant, regions)
+        return "Saved. Every gateway applies it within a second."
+
+    done = submit(request, form, change, back="portal:policy", slug=slug)
+    if done is not None:
+        return done
+    with as_tenant(TenantId(tenant.id)):
+        policy_form = PolicyForm(policy=registry.policy_of(tenant))
+    return _show_policy(request, principal, tenant, policy_form, form)
 
 
 @form_action("portal:policy")
