@@ -69,6 +69,22 @@ def _hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(host.lower() for host in hosts)
 
 
+def _port_range(value: object) -> object:
+    """Parse a text like 20000-20999; empty text: no range. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    first, dash, last = value.partition("-")
+    try:
+        found = range(int(first), int(last) + 1)
+    except ValueError:
+        found = range(0)
+    if not dash or not found or not 1024 <= found[0] <= found[-1] <= 65535:
+        raise ValueError("two ports from 1024 to 65535 with - between them, such as 20000-20999")
+    return found
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parts)]
 Hosts = Annotated[Names, AfterValidator(_hosts)]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
@@ -131,8 +147,15 @@ class InstanceSettings(_Settings):
     )
     node_address: str = Field(
         default="127.0.0.1",
-        description="IPv4 address of this node, or a name for it: its engines listen there, and the gateways connect "
-        "to them there. Loopback, because an engine has no TLS; a second node sets its address in the private network.",
+        description="IPv4 or IPv6 address of this node, or a name for the former: its engines listen there, and the "
+        "gateways connect to them there. Loopback, because an engine has no TLS; a second node sets its address in the "
+        "private network.",
+    )
+    engine_ports: Annotated[Any, NoDecode, BeforeValidator(_port_range)] = Field(
+        default=None,
+        description="Ports on which this node's engines listen, such as `20000-20999`: at least two for each slot, "
+        "because a port stays taken for a while after its engine. Empty: free ones that the operating system chooses, "
+        "so that nothing needs to be set where no firewall is between gateways and engines.",
     )
     user: str = Field(
         default="",

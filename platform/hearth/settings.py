@@ -174,6 +174,7 @@ WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes
 WAL_SYNC = ENVIRONMENT.wal_sync
 NODE_NAME = ENVIRONMENT.node
 NODE_ADDRESS = ENVIRONMENT.node_address
+ENGINE_PORTS = ENVIRONMENT.engine_ports
 ROUTING_MEMORY = paths.routing_memory(DATA_DIR)
 ROUTING_BYTES = ENVIRONMENT.routing_bytes
 GATEWAY_SOCKETS_DIR = paths.gateway_sockets_dir(DATA_DIR)

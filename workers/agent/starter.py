@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from typing import Any
 
+from django.conf import settings
 from django.db.models.functions import Now
 
 from workers.agent.placeholder import PlaceholderLifecycle
@@ -60,7 +61,7 @@ class Starter:
         A start after a backoff is cold, and its time is measured from here, because the replica kept its slots. Raises
         OSError if no port is free on the node's address; Superseded.
         """
-        port = free_port(self._rows.address)
+        port = free_port(self._rows.address, settings.ENGINE_PORTS)
         engine_key = gateway_load.engine_key_of_all()
         where: dict[str, Any] = {"host": self._rows.address, "port": port, "engine_key": engine_key}
         fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, **where)

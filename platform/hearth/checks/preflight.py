@@ -182,11 +182,11 @@ def check_address() -> None:
     """Raise PreflightError unless engines can listen on HEARTH_NODE_ADDRESS."""
     address = environment.read().node_address
     try:
-        with socket.socket() as probe:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
     except OSError as error:
         raise PreflightError(
-            f"HEARTH_NODE_ADDRESS={address} is no IPv4 address of this machine: {error.strerror}.",
+            f"HEARTH_NODE_ADDRESS={address} is no address of this machine: {error.strerror}.",
             "Set it to the one that the gateways reach this machine under; `ip address` lists them.",
         ) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -10,12 +11,16 @@ import time
 from pathlib import Path
 from typing import cast
 
+import orjson
 import psycopg
 import pytest
+from django.conf import LazySettings
 from django.db.models.functions import Now
 
+from gateway.upstream.client import UpstreamClient
 from tenants.audit import SYSTEM
 from tenants.ids import ReplicaId
+from tests.ports import free_ports
 from tests.workers.agent_processes import (
     NODE,
     QUICK,
@@ -37,6 +42,7 @@ from workers.fleet import deployments
 from workers.models import Deployment, Node, Replica, ReplicaEvent
 from workers.scheduler import reconciler
 from workers.serving import endpoints, engine_keys
+from workers.serving.endpoints import Endpoint
 from workers.simulated.settings import KV_BYTES_PER_TOKEN
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
@@ -94,6 +100,33 @@ def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: 
     assert ask(first, "GET", "/v1/models") == 200
     assert {record.pid for record in records(data_dir)} == {first.pid, second.pid}
     assert Node.objects.get().epoch == 1
+
+
+def test_an_engine_listens_on_an_ipv6_address_and_a_port_of_the_nodes_range(
+    fleet: Fleet, data_dir: Path, settings: LazySettings
+) -> None:
+    first = free_ports(2)
+    settings.NODE_ADDRESS, settings.ENGINE_PORTS = "::1", range(first, first + 2)
+    want(fleet, 1)
+    with agent_thread(data_dir):
+        (row,) = until(in_state("ready", 1))
+        (endpoint,) = endpoints.ready()
+        assert endpoint.base_url == f"http://[::1]:{row.port}"
+        assert row.port in settings.ENGINE_PORTS
+        status, _ = asyncio.run(answer_of(endpoint))
+    assert status == 200
+
+
+async def answer_of(endpoint: Endpoint) -> tuple[int, bytes]:
+    """Ask an engine as the gateway does."""
+    client = UpstreamClient(connect_seconds=5.0, read_timeout_seconds=30.0)
+    try:
+        body = orjson.dumps({"model": endpoint.model_name, "prompt": "Hello", "max_tokens": 1})
+        headers = {"content-type": "application/json", "authorization": f"Bearer {endpoint.api_key}"}
+        response = await client.post(endpoint.base_url, "/v1/completions", headers, body, stream=False)
+        return response.status, response.take()
+    finally:
+        await client.close()
 
 
 def test_what_an_engine_says_of_its_cache_and_host_memory_is_in_its_replicas_row(fleet: Fleet, data_dir: Path) -> None:

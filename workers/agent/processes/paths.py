@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import random
 import re
 import socket
 import time
@@ -143,8 +145,19 @@ def _is_deserted(path: Path) -> bool:
     return False
 
 
-def free_port(address: str) -> int:
-    """Return a TCP port that was free a moment ago. An engine that finds it in use ends and starts on another one."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+def free_port(address: str, ports: range | None = None) -> int:
+    """Return a TCP port that was free a moment ago, of ``ports`` if given. Raises OSError if none is.
+
+    An engine that finds it in use ends and starts on another one.
+    """
+    for port in (0,) if ports is None else random.sample(ports, len(ports)):
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or ports is None:
+                    raise
+            else:
+                return int(probe.getsockname()[1])
+    assert ports is not None
+    raise OSError(errno.EADDRINUSE, f"every port from {ports[0]} to {ports[-1]} (HEARTH_ENGINE_PORTS) is in use")
