@@ -1,6 +1,5 @@
 """A promoted engine is like any other engine: the same replies, hashes, key check and shutdown."""
 
-import contextlib
 import os
 import signal
 import time
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientPayloadError
 
 from tests.engines.events import listening
 from tests.engines.reference_hashes import chain
@@ -111,12 +109,12 @@ def test_its_log_is_the_replicas_own(zygote: Waiting, replica: Replica) -> None:
     assert (replica.spec.log_path.stat().st_size > 0) == (zygote.kind == "vllm"), "only vLLM says that it starts"
 
 
-async def test_sigterm_lets_an_answer_end_and_leaves_no_process(replica: Replica, client: Client) -> None:
+async def test_sigterm_ends_an_engine_and_leaves_no_process(replica: Replica, client: Client) -> None:
     """The last test of the engine: nothing is left of it.
 
-    vLLM closes the way to its engine core as soon as that has produced the last token, whether or not its API server
-    has sent everything on: under load the end of a stream is cut. The agent does not rely on it, since it signals an
-    engine only when no request runs there. What is asked of vLLM is that it goes on answering.
+    The simulated engine lets an answer end first. vLLM does not always: its API server may lose the end of a stream,
+    or wait for good for its engine core, which has gone already. The agent does not rely on it, since it signals an
+    engine only when no request runs there.
     """
     leader = leader_of(replica)
     started = set(members(replica)) | set(descendants(replica.process.pid))
@@ -124,13 +122,12 @@ async def test_sigterm_lets_an_answer_end_and_leaves_no_process(replica: Replica
     body = {"model": "tiny", "prompt": [300], "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
     async with client.opened("/v1/completions", body) as response:
         received = await response.content.readline()
+        if replica.kind == "simulated":
+            os.kill(leader.pid, signal.SIGTERM)
+        received += await response.content.read()
+    assert received.endswith(b"data: [DONE]\n\n"), replica.log()
+    if replica.kind == "vllm":
         os.kill(leader.pid, signal.SIGTERM)
-        with contextlib.suppress(ClientPayloadError):
-            async for line in response.content:
-                received += line
-    assert received.endswith(b"data: [DONE]\n\n") or (
-        replica.kind == "vllm" and received.count(b"data: ") > TOKENS // 2
-    ), replica.log()
     wait_until_gone(leader, started)
     assert replica.process.wait(30) == 0, replica.log()
 
