@@ -23,7 +23,7 @@ install: $(VENV)/stamp-run node_modules/stamp ## Make the virtual environment an
 
 install-dev: install $(VENV)/stamp-dev ## The same with what tests and checks need
 
-engine: install ## Install vLLM into .venv-engine (4 GB, 2 minutes on a CPU)
+engine: install ## Install vLLM into a folder of .venv-engine (4 GB, 2 minutes on a CPU)
 	@$(BIN)/hearth engine install
 
 up: install ## Start everything and print where to go; Ctrl-C stops it all; UP="--model …" passes options

@@ -31,6 +31,7 @@ READ = (
     "workers_placeholder",
     "workers_replica",
     "workers_replicaevent",
+    "workers_rollout",
     "workers_starttime",
     "workers_deployment",
     "workers_deploymentpool",
@@ -60,7 +61,10 @@ DELETE = ("billing_waloffset",)
 _PROCESS = "pid, pid_start_ticks, boot_id"
 #: The columns of each table that a node may change.
 UPDATE: Mapping[str, str] = {
-    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch",
+    "workers_node": (
+        "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch, engines, "
+        "engines_epoch"
+    ),
     "workers_slot": "index, memory_bytes, health, fault",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(given: argparse.Namespace, asked: str) -> Run:
-    installed = environment.status()
+    installed = environment.default()
     if installed is None:
         raise Unfit("The engine environment is not installed.", "Run `make engine` first.")
     found = machine.describe(machine.split_cores())

@@ -55,6 +55,8 @@ class ModelRevision(models.Model):
     digest = models.CharField(max_length=64)
     engine = models.CharField(max_length=16, choices=(("vllm", "vllm"), ("simulated", "simulated")))
     engine_args = ArrayField(models.TextField(), default=list, blank=True)
+    #: The version of the engine that runs it, as nodes report it. Empty: the first one that each node has.
+    engine_version = models.CharField(max_length=64, default="", db_default="", blank=True)
     #: As ``catalogue.engine_options`` writes them; the slots of a replica are its deployment's.
     options = models.JSONField(default=dict, db_default={}, blank=True)
     #: Digest of a folder's files. Empty for a Hugging Face id, and in rows of a version that did not store it.

@@ -78,13 +78,16 @@ class Description:
     options: EngineOptions = DEFAULT_OPTIONS
     #: Among which the engine divides the model.
     slots_per_replica: int = 1
+    #: Empty: the first version that each node has.
+    engine_version: str = ""
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of everything that affects output. What has its default adds nothing to it."""
         where = self.weights_digest or self.source
         identity: list[object] = [where, self.engine, list(self.engine_args), self.context_length_tokens]
         slots = {} if self.slots_per_replica == 1 else {"slots_per_replica": self.slots_per_replica}
-        if options := engine_options.to_json(self.options) | slots:
+        version = {"engine_version": self.engine_version} if self.engine_version else {}
+        if options := engine_options.to_json(self.options) | slots | version:
             identity.append(sorted(options.items()))
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()
 
@@ -126,6 +129,7 @@ def record(actor: Actor, owner: Tenant, described: Description, *, slots_now: in
         source=described.source,
         engine=described.engine,
         engine_args=list(described.engine_args),
+        engine_version=described.engine_version,
         context_length_tokens=described.context_length_tokens,
         options=engine_options.to_json(described.options),
         weights_digest=described.weights_digest,
@@ -141,6 +145,7 @@ def record(actor: Actor, owner: Tenant, described: Description, *, slots_now: in
             "model": described.name,
             "source": described.source,
             "engine": described.engine,
+            "engine_version": described.engine_version,
             "engine_args": list(described.engine_args),
             "options": engine_options.to_json(described.options),
             "context_length_tokens": described.context_length_tokens,
@@ -191,6 +196,7 @@ def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") 
         weights_digest=revision.weights_digest or weights_digest,
         options=engine_options.from_json(revision.options),
         slots_per_replica=slots,
+        engine_version=revision.engine_version,
     )
     return found if revision.digest in _digests(found, slots) else None
 

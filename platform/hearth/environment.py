@@ -192,8 +192,8 @@ class EngineSettings(_Settings):
     )
     engine_venv: Folder = Field(
         default=DEFAULT_FOLDER,
-        description="Virtual environment of the engine. Apart from Hearth's own, because their pinned versions "
-        "conflict.",
+        description="Folder of the engine's virtual environments, one for each version. Apart from Hearth's own, "
+        "because their pinned versions conflict.",
     )
     engine_user: str = Field(
         default="",

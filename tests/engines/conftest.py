@@ -19,7 +19,7 @@ SIMULATED_SPEED = ("--decode-tokens-per-second", "400", "--prefill-tokens-per-se
 )
 def _replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
     kind: str = request.param
-    if kind == "vllm" and environment.status() is None:
+    if kind == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     with running(kind, *TINY_MODEL_ARGS, *(SIMULATED_SPEED if kind == "simulated" else ())) as replica:
         yield replica
@@ -33,7 +33,7 @@ def _replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
 def _embedder(request: pytest.FixtureRequest) -> Iterator[Replica]:
     """Start one engine of each kind that serves embeddings, for the few tests of those."""
     kind: str = request.param
-    if kind == "vllm" and environment.status() is None:
+    if kind == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     with running(kind, *EMBEDDING_ARGS) as replica:
         yield replica

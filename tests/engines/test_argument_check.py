@@ -21,7 +21,7 @@ ENGINES = [
 
 def refusal(engine: str, folder: Path, *arguments: str) -> str:
     """Return what the engine's parser says against these arguments."""
-    if engine == "vllm" and environment.status() is None:
+    if engine == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     checked = check(engine, spec_for(folder, engine_args=arguments))
     assert checked.unchecked == ""
@@ -35,7 +35,7 @@ def test_what_a_deployment_needs_is_accepted(engine: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_typed_options_are_accepted(engine: str, tmp_path: Path) -> None:
-    if engine == "vllm" and environment.status() is None:
+    if engine == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     options = EngineOptions(kv_dtype="fp8", quantization="fp8", host_memory_gib=64, lora_adapters=4, lora_rank=32)
     spec = spec_for(tmp_path, engine_args=(), options=options, context_length_tokens=0)
@@ -45,7 +45,7 @@ def test_typed_options_are_accepted(engine: str, tmp_path: Path) -> None:
 @pytest.mark.real_engine
 @pytest.mark.long
 def test_vllm_names_the_types_that_a_kv_cache_may_have(tmp_path: Path) -> None:
-    if environment.status() is None:
+    if environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     checked = check("vllm", spec_for(tmp_path, engine_args=(), options=EngineOptions(kv_dtype="fp9")))
     assert checked.refusal.startswith("argument --kv-cache-dtype: invalid choice: 'fp9' (choose from ")

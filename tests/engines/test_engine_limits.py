@@ -27,7 +27,7 @@ print(json.dumps([[max_requests(each), host_cache_tokens(each)] for each in foun
 @pytest.mark.long
 @pytest.mark.real_engine
 def test_host_memory_holds_as_many_tokens_as_the_sizer_says() -> None:
-    installed = environment.status()
+    installed = environment.default()
     if installed is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     env = os.environ | {"PYTHONPATH": str(IMPORT_PATH), "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}

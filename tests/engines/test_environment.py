@@ -53,8 +53,57 @@ def test_nothing_counts_before_the_stamp_is_written(tmp_path: Path) -> None:
     assert environment.status(tmp_path) is None
 
 
-def test_another_lock_makes_an_install_stale(tmp_path: Path) -> None:
-    assert environment.status(installed(tmp_path, digest="of another lock")) is None
+def test_another_lock_is_another_version_beside_which_the_checkouts_is_not_installed(tmp_path: Path) -> None:
+    assert environment.status(installed(tmp_path, digest="0123456789abcdef")) is None
+    (found,) = environment.installed(tmp_path)
+    assert found == environment.default(tmp_path) == environment.find("0.32.0-0123456789ab", tmp_path)
+    assert found is not None and found.folder == tmp_path
+
+
+def test_versions_lie_side_by_side_and_the_first_one_is_the_default(tmp_path: Path) -> None:
+    installed(tmp_path)  # as a Hearth made it that had one
+    newer = installed(tmp_path / ("b" * 12), vllm_version="0.33.0", lock="b" * 64, installed_at="2")
+    installed(tmp_path / ("a" * 12), vllm_version="0.34.0", lock="a" * 64, installed_at="3")
+    own = f"0.32.0-{environment.lock_hash(environment.detect_kind().locks)[:12]}"
+    versions = [each.version for each in environment.installed(tmp_path)]
+    assert versions == [own, "0.33.0-bbbbbbbbbbbb", "0.34.0-aaaaaaaaaaaa"]
+    found = environment.find("0.33.0-bbbbbbbbbbbb", tmp_path)
+    assert found is not None and found.python == newer / "bin" / "python"
+    assert environment.find("0.33.0-cccccccccccc", tmp_path) is None
+    default = environment.find("", tmp_path)
+    assert default is not None and default.version == own
+
+
+def test_one_version_is_removed_and_the_others_stay(tmp_path: Path) -> None:
+    installed(tmp_path)
+    installed(tmp_path / ("b" * 12), lock="b" * 64, installed_at="2")
+    first, second = environment.installed(tmp_path)
+    environment.remove(first, tmp_path)
+    assert environment.installed(tmp_path) == [second]
+    assert [each.name for each in tmp_path.iterdir()] == ["b" * 12]
+    environment.remove(second, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_keeps_its_name_when_the_checkout_gets_another_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "engine.lock"
+    lock.write_text("vllm==0.32.0\n")
+    monkeypatch.setattr(EngineKind, "locks", (lock,))
+    place = installed(tmp_path / "engine")
+    environment.adopt(place)
+    (before,) = environment.installed(place)
+    assert before == environment.status(place)
+    lock.write_text("vllm==0.33.0\n")
+    assert environment.status(place) is None
+    (after,) = environment.installed(place)
+    assert after.version == before.version
+
+
+def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailable, match=r"missing\.lock cannot be read"):
+        environment.install(lambda line: None, tmp_path, [tmp_path / "missing.lock"])
 
 
 @ON_CPU

@@ -71,7 +71,7 @@ def test_what_the_operator_gives_replaces_the_default(
 @pytest.mark.long
 @pytest.mark.real_engine
 def test_vllm_has_every_parser_of_the_table() -> None:
-    installed = environment.status()
+    installed = environment.default()
     if installed is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     listed = subprocess.run([installed.python, "-c", LIST_PARSERS], capture_output=True, timeout=300, check=True)

@@ -44,7 +44,7 @@ def test_the_simulated_engine_takes_what_its_cache_holds() -> None:
 @pytest.mark.real_engine
 @pytest.mark.long
 def test_vllm_states_the_models_own_context() -> None:
-    if environment.status() is None:
+    if environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     with running("vllm", context_length_tokens=0, engine_args=()) as replica:
         assert said(replica) == (OWN_TOKENS, OWN_TOKENS)
@@ -53,7 +53,7 @@ def test_vllm_states_the_models_own_context() -> None:
 @pytest.mark.real_engine
 @pytest.mark.long
 def test_vllm_states_the_context_that_fits_into_its_memory(tmp_path: Path) -> None:
-    if environment.status() is None:
+    if environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     folder = tmp_path / "wide"
     shutil.copytree(TINY_MODEL, folder)

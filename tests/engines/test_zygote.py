@@ -28,7 +28,7 @@ TOKENS = 120
 )
 def _zygote(request: pytest.FixtureRequest) -> Iterator[Waiting]:
     kind: str = request.param
-    if kind == "vllm" and environment.status() is None:
+    if kind == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     extra = SIMULATED_ARGUMENTS if kind == "simulated" else ()
     # More than one thread for the engine, and still one for the zygote.

@@ -28,6 +28,8 @@ from workers.agent.weights.lifecycle import WeightsLifecycle
 from workers.agent.weights.weights_rows import WeightsRows
 from workers.devices.errors import DeviceError
 from workers.devices.provider import Device, DeviceProvider
+from workers.engines import environment as engine_environment
+from workers.engines.choice import installed_versions
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.metrics import AgentCounters
@@ -54,6 +56,7 @@ class NodeOwnership:
         self._paths = AgentPaths(node=rows.name, address=rows.address, folders=folders)
         self._devices = devices
         self._registered: tuple[Device, ...] = ()
+        self._reported: tuple[str, ...] | None = None
         self._timeouts = timeouts
         self._counters = counters
         self._engines = EngineProcesses(self._paths, shutdown_seconds=timeouts.engine_shutdown_seconds)
@@ -91,6 +94,8 @@ class NodeOwnership:
         old_relay.end(self._paths)
         self._finish_promotions(found, rows)
         self._check_devices()
+        engine_environment.adopt()
+        self._report_engines()
         adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion) + fetches
         self._counters.adopted += adopted
         return adopted
@@ -119,6 +124,7 @@ class NodeOwnership:
         if now - self._looked_at >= self._timeouts.devices_seconds:
             self._looked_at = now
             self._check_devices()
+            self._report_engines()
         if now - self._swept_at >= self._timeouts.sweep_seconds:
             self._swept_at = now
             self._sweep()
@@ -167,6 +173,13 @@ class NodeOwnership:
             return
         if found != self._registered or any(device.fault for device in found):
             self._register(found)
+
+    def _report_engines(self) -> None:
+        """Write which versions of engines this machine has, when they have changed: replicas start where theirs is."""
+        found = installed_versions()
+        if found != self._reported:
+            self.rows.report_engines(found)
+            self._reported = found
 
     def _register(self, found: tuple[Device, ...]) -> None:
         self.rows.register(found)

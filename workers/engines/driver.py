@@ -84,6 +84,8 @@ class EngineSpec:
     #: Opens /pause, /resume and the other development routes, with which a holder of the key stops the engine.
     development_routes: bool = False
     options: EngineOptions = DEFAULT
+    #: The installed version that runs it, as ``EngineDriver.versions`` names it; empty: the first of them.
+    version: str = ""
     #: Logs a line for each request with its id, without its prompt.
     log_requests: bool = False
     engine_args: tuple[str, ...] = ()
@@ -99,12 +101,18 @@ class EngineSpec:
         return base_url(self.host, self.port)
 
 
-def import_class(engine: str, source: str, engine_args: Sequence[str]) -> str:
+def import_class(engine: str, source: str, engine_args: Sequence[str], version: str = "") -> str:
     """Return what a zygote for this model is fixed to while it imports: it becomes only models of the same class.
 
-    vLLM reads HF_HUB_OFFLINE then, which is set for a model whose files are all on the node.
+    That is the engine's version, and for vLLM HF_HUB_OFFLINE, which is set for a model whose files are all on the node.
     """
-    return f"{engine}, offline" if is_offline(engine, source, engine_args) else engine
+    program = named_version(engine, version) or engine
+    return f"{program}, offline" if is_offline(engine, source, engine_args) else program
+
+
+def named_version(engine: str, version: str) -> str:
+    """Return a version as nodes report it, with its engine; empty for none."""
+    return f"{engine} {version}" if version else ""
 
 
 def serves_embeddings(engine_args: Sequence[str]) -> bool:
@@ -146,8 +154,11 @@ class EngineDriver(Protocol):
     def startup_budget_seconds(self) -> float:
         """Return how long a start may take before the replica counts as failed."""
 
+    def versions(self) -> tuple[str, ...]:
+        """Return the versions of this engine that this machine has; the first runs what names none."""
+
     def command(self, spec: EngineSpec) -> EngineCommand:
-        """Return the command for ``spec``. Raises EngineUnavailable if the engine is not installed."""
+        """Return the command for ``spec``. Raises EngineUnavailable if the engine, or its version, is not installed."""
 
     def parser(self, spec: EngineSpec) -> EngineCommand:
         """Return the command that parses the command line for ``spec`` and starts nothing.

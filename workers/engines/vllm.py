@@ -45,6 +45,10 @@ class VllmDriver:
         """Allow several starts at once (one takes 26 s on an idle CPU); a GPU also compiles and captures graphs."""
         return 300 if environment.detect_kind() is EngineKind.VLLM_CPU else 1800
 
+    def versions(self) -> tuple[str, ...]:
+        found = [self.installed] if self.installed else environment.installed()
+        return tuple(each.version for each in found)
+
     def command(self, spec: EngineSpec) -> EngineCommand:
         # Not `vllm serve`: a zygote runs the same module without the command line around it.
         return self._run(SERVER, spec)
@@ -56,14 +60,20 @@ class VllmDriver:
         return zygote_command(self.name, self.command(spec), socket_path)
 
     def _run(self, module: str, spec: EngineSpec) -> EngineCommand:
-        installed = self.installed or environment.status()
+        installed = self.installed or environment.find(spec.version)
         if installed is None:
-            raise EngineUnavailable(
-                "the engine environment is not installed", "run `python -m workers.engines.environment`"
-            )
+            raise _not_installed(spec.version)
         on_cpu = installed.kind is EngineKind.VLLM_CPU
         argv = (str(installed.python), "-m", module, *_flags(spec, on_cpu=on_cpu))
         return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu))
+
+
+def _not_installed(version: str) -> EngineUnavailable:
+    if not version:
+        return EngineUnavailable("the engine environment is not installed", "run `hearth engine install`")
+    return EngineUnavailable(
+        f"version {version} of vLLM is not installed here", "install it: `hearth engine install --lock FILE`"
+    )
 
 
 def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def check(described: Description) -> str:
         context_length_tokens=described.context_length_tokens,
         options=described.options,
         engine_args=described.engine_args,
+        version=described.engine_version,
     )
     if not _TURN.acquire(timeout=TURN_SECONDS):
         raise Refused(

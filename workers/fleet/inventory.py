@@ -27,7 +27,8 @@ from django.db.models.functions import Now
 
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
-from workers.fleet import history, rollout_status, weights
+from workers.engines.driver import named_version
+from workers.fleet import engine_versions, history, rollout_status, weights
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
 from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
@@ -160,6 +161,8 @@ class NodeStatus:
     #: When its agent's lease ends or ended; None before the first.
     lease_expires_at: dt.datetime | None
     cordoned: bool
+    #: The versions of engines that its agent reports; the first of each engine runs revisions that name none.
+    engines: tuple[str, ...]
     slot_groups: tuple[SlotGroup, ...]
     #: Placeholders whose slot already belongs to another holder and whose processes are being killed.
     evicting: tuple[PlaceholderStatus, ...]
@@ -238,6 +241,8 @@ class DeploymentStatus:
     name: str
     model: str
     engine: str
+    #: Empty: the first one that each node has.
+    engine_version: str
     desired: int
     minimum: int
     maximum: int
@@ -255,6 +260,8 @@ class DeploymentStatus:
     starts: tuple[StartSummary, ...]
     #: Desired replicas that have no slot, and find none on the nodes of its pools now.
     without_slot: int
+    #: Which live nodes of its pools lack the version of its engine, or that of its rollout, and what to do; or empty.
+    without_engine: str = ""
     #: Its model's files by node; empty if no node has to fetch them.
     weights: tuple[WeightsStatus, ...] = ()
     #: Its open rollout, or its last one if that has ended lately.
@@ -277,8 +284,8 @@ class DeploymentStatus:
 
     @property
     def obstacles(self) -> str:
-        """Return what keeps desired replicas from being placed: files, slots, or an empty text."""
-        return "; ".join(filter(None, (self.shortage, self.fetching)))
+        """Return what keeps desired replicas from being placed: an engine, files, slots, or an empty text."""
+        return "; ".join(filter(None, (self.without_engine, self.shortage, self.fetching)))
 
     @property
     def ready(self) -> int:
@@ -462,6 +469,7 @@ def _node(
         alive=bool(getattr(row, "alive")),  # noqa: B009 - an annotation, unknown to the model's type
         lease_expires_at=row.lease_expires_at,
         cordoned=row.cordoned,
+        engines=tuple(row.engines) if row.known_engines else (),
         slot_groups=_slot_groups(
             row.slots.all(),
             holders,
@@ -515,6 +523,15 @@ def _unheld(slot: SlotStatus) -> Literal["free", "quarantined", "gone"]:
     return "gone" if slot.health == Slot.Health.GONE else "quarantined"
 
 
+def _without_engine(row: Deployment, rollout: RolloutStatus | None, pools: Sequence[PoolStatus]) -> str:
+    versions = [named_version(row.revision.engine, row.revision.engine_version)]
+    if rollout is not None and rollout.is_open:
+        versions.append(rollout.engine_version)
+    names = {link.pool.name for link in row.deploymentpool_set.all()}
+    nodes = {node.name: node.engines for pool in pools if pool.name in names for node in pool.nodes if node.alive}
+    return engine_versions.lacking(versions, nodes)
+
+
 def _running_comparison(row: Deployment) -> Comparison | None:
     comparison = routing_policy.read(row.routing).comparison
     return comparison if comparison is not None and comparison.until > time.time() else None
@@ -540,7 +557,9 @@ def _without_slot(row: Deployment, replicas: Sequence[ReplicaStatus], pools: Seq
     placed = sum(each.wanted and each.running and not each.leaving and each.node is not None for each in replicas)
     names = {link.pool.name for link in row.deploymentpool_set.all()}
     nodes = (node for pool in pools if pool.name in names for node in pool.nodes if node.alive and not node.cordoned)
-    room = sum(node.replaceable_count // row.slots_per_replica for node in nodes)
+    version = named_version(row.revision.engine, row.revision.engine_version)
+    fitting = (node for node in nodes if not version or version in node.engines)
+    room = sum(node.replaceable_count // row.slots_per_replica for node in fitting)
     return max(0, row.desired_replicas - placed - room)
 
 
@@ -559,6 +578,7 @@ def _deployments(
             name=row.name,
             model=row.revision.model.name,
             engine=row.revision.engine,
+            engine_version=row.revision.engine_version,
             desired=row.desired_replicas,
             minimum=row.min_replicas,
             maximum=row.max_replicas,
@@ -573,6 +593,7 @@ def _deployments(
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
             without_slot=_without_slot(row, by_name[row.name], pools),
+            without_engine=_without_engine(row, rollouts.get(row.id), pools),
             weights=_weights_of(row, rollouts.get(row.id), fetched),
             rollout=rollouts.get(row.id),
         )

@@ -52,6 +52,7 @@ def nodes(fleet: Fleet) -> list[Row]:
             "quarantined": node.health_count(Slot.Health.QUARANTINED),
             "replicas": sum(replica.running for replica in fleet.replicas if replica.node == node.name),
             "placeholders": node.warm_count,
+            "engines": list(node.engines),
         }
         for node in fleet.nodes
     ]
@@ -131,7 +132,17 @@ def placeholders(fleet: Fleet) -> list[Row]:
 
 def deployments(fleet: Fleet) -> list[Row]:
     """Return the deployments by name. ``replicas`` counts those that are wanted and have not ended."""
-    copied = ("model", "engine", "minimum", "maximum", "desired", "ready", "slots_per_replica", "without_slot")
+    copied = (
+        "model",
+        "engine",
+        "engine_version",
+        "minimum",
+        "maximum",
+        "desired",
+        "ready",
+        "slots_per_replica",
+        "without_slot",
+    )
     return [
         {
             "deployment": deployment.name,
@@ -164,7 +175,8 @@ def rollouts(statuses: Iterable[RolloutStatus]) -> list[Row]:
     """Return rollouts. ``new`` and ``old`` count wanted replicas, ``words`` says how far it is."""
     counts = ("new", "new_ready", "old", "old_ready")
     told = ("reason", "waits_for", "started_by", "started_at", "finished_at", "words")
-    copied = ("id", "deployment", "state", "revision", "earlier_revision", *counts, *told)
+    versions = ("revision", "earlier_revision", "engine_version", "earlier_engine_version")
+    copied = ("id", "deployment", "state", *versions, *counts, *told)
     return [
         {
             **{name: getattr(each, name) for name in copied},

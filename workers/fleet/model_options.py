@@ -16,7 +16,7 @@ from catalogue.registry import Description
 from tenants.audit import Actor
 from workers.engines.options import own_arguments
 from workers.errors import BadCount, Refused
-from workers.fleet import deployments, rollouts
+from workers.fleet import deployments, engine_versions, rollouts
 from workers.models import Deployment, Node, Pool
 
 
@@ -32,6 +32,8 @@ class OptionChange:
     pipeline_parallel: int | None = None
     lora_adapters: int | None = None
     lora_rank: int | None = None
+    #: In full, or its beginning; see ``engine_versions.resolve``.
+    engine_version: str | None = None
 
     def __bool__(self) -> bool:
         """Return whether it changes anything."""
@@ -40,7 +42,7 @@ class OptionChange:
     @property
     def is_of_engine(self) -> bool:
         """Return whether an option of the engine itself is given, which its parser has to accept."""
-        return any(getattr(self, name) is not None for name in _OF_ENGINE)
+        return self.engine_version is not None or any(getattr(self, name) is not None for name in _OF_ENGINE)
 
     def of_engine(self, present: EngineOptions) -> EngineOptions:
         """Return the present options of an engine with the new values."""
@@ -74,6 +76,9 @@ def changed(found: Deployment, change: OptionChange, *, weights_digest: str = ""
         context_length_tokens=context,
         options=engine_options.check(change.of_engine(present.options), slots=slots),
         slots_per_replica=slots,
+        engine_version=present.engine_version
+        if change.engine_version is None
+        else engine_versions.resolve(present.engine, change.engine_version),
     )
 
 

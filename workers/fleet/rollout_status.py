@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
+from workers.engines.driver import named_version
 from workers.fleet.lookup import short
 from workers.models import Replica, Rollout
 from workers.serving import rollout_traffic
@@ -40,6 +41,9 @@ class RolloutStatus:
     #: The beginnings of the digests of both revisions.
     revision: str
     earlier_revision: str
+    #: The versions of their engines, as nodes report them; empty: the first one that each node has.
+    engine_version: str
+    earlier_engine_version: str
     new: int
     new_ready: int
     old: int
@@ -106,6 +110,8 @@ def _status(row: Rollout, replicas: Sequence[Replica]) -> RolloutStatus:
         revision_id=row.revision_id,
         revision=row.revision.digest[:12],
         earlier_revision=row.earlier_revision.digest[:12],
+        engine_version=named_version(row.revision.engine, row.revision.engine_version),
+        earlier_engine_version=named_version(row.earlier_revision.engine, row.earlier_revision.engine_version),
         new=len(new),
         new_ready=_ready(new),
         old=len(old),

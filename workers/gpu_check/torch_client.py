@@ -78,7 +78,7 @@ def started(python: Path, *arguments: str) -> Iterator[TorchProcess]:
 
 def find_python() -> Path | None:
     """Return an interpreter that has PyTorch: the engine's, else this one; None if neither has."""
-    installed = environment.status()
+    installed = environment.default()
     candidates = [installed.python] if installed is not None else []
     return next((each for each in [*candidates, Path(sys.executable)] if has_torch(each)), None)
 

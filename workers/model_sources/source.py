@@ -46,6 +46,8 @@ class ModelSpec:
     #: Slots of one node that each replica takes; a model is divided among as many GPUs.
     slots_per_replica: int = 1
     options: EngineOptions = DEFAULT_OPTIONS
+    #: Of the engine, in full. None: not chosen yet. Empty: the first one that each node has.
+    engine_version: str | None = None
     #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
     tenants: tuple[str, ...] | None = None
     #: The token that reads the model on the hub; None: the stored one, if there is one.
@@ -74,6 +76,7 @@ class ModelSpec:
             public=self.tenants is None,
             options=self.options,
             slots_per_replica=self.slots_per_replica,
+            engine_version=self.engine_version or "",
         )
 
     def family_args(self) -> tuple[str, ...]:

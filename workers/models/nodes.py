@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 
@@ -68,9 +69,18 @@ class Node(models.Model):
     #: The epoch of its last agent that fetches models' files. Another than ``epoch``: its agent is of a version whose
     #: engines download by themselves.
     fetching_epoch = models.BigIntegerField(default=0, db_default=0)
+    #: The versions of engines that it has, as ``vllm 0.32.0-0123456789ab``, and the epoch of the agent that wrote them.
+    #: Another than ``epoch``: its agent is of a version that runs every revision by the one engine it has.
+    engines = ArrayField(models.CharField(max_length=80), default=list, db_default=[], blank=True)
+    engines_epoch = models.BigIntegerField(default=0, db_default=0)
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def known_engines(self) -> frozenset[str]:
+        """Return the versions of engines that its agent reports; empty for an agent that reports none."""
+        return frozenset(self.engines) if self.engines_epoch == self.epoch else frozenset()
 
 
 class Slot(models.Model):

@@ -11,6 +11,7 @@ from django.db.models import Case, Count, F, Max, Q, When
 from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
+from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import promotion, slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
@@ -98,7 +99,7 @@ def _make(node: Node) -> bool:
 
     False without a free slot, or without a deployment whose engine a zygote could import.
     """
-    deployment = _neediest(node.pool_id)
+    deployment = _neediest(node)
     if deployment is None and node.pool.placeholder_level == Level.H2:
         return False
     row = Placeholder.objects.create(
@@ -116,14 +117,19 @@ def _make(node: Node) -> bool:
     return True
 
 
-def _neediest(pool_id: UUID) -> Deployment | None:
-    """Return the pool's deployment with the fewest placeholders.
+def _neediest(node: Node) -> Deployment | None:
+    """Return the deployment of the node's pool with the fewest placeholders, of those whose engine the node has.
 
     A deployment whose maximum is zero is chosen only if there is no other.
     """
-    links = DeploymentPool.objects.filter(pool_id=pool_id, deployment__archived_at=None)
+    links = DeploymentPool.objects.filter(pool_id=node.pool_id, deployment__archived_at=None)
     count = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=LEASED_STATES))
     off = Case(When(deployment__max_replicas=0, then=True), default=False)
     ranked = links.select_related("deployment__revision").annotate(placeholder_count=count, off=off)
-    link = ranked.order_by("off", "placeholder_count", "sequence", "deployment_id").first()
-    return link.deployment if link else None
+    ordered = ranked.order_by("off", "placeholder_count", "sequence", "deployment_id")
+    return next((link.deployment for link in ordered if _has_engine(node, link.deployment.revision)), None)
+
+
+def _has_engine(node: Node, revision: ModelRevision) -> bool:
+    version = named_version(revision.engine, revision.engine_version)
+    return not version or version in node.known_engines

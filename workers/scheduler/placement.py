@@ -38,6 +38,8 @@ class NodeView:
     warm: Mapping[str, int] = field(default_factory=dict)
     #: Zygotes that are on their way to be warm, by import class.
     warming: Mapping[str, int] = field(default_factory=dict)
+    #: The versions of engines that it has.
+    engines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class DeploymentView:
     replicas: tuple[ReplicaView, ...]
     #: Warm zygotes of this class can become its replicas; see ``workers.scheduler.promotion``.
     import_class: str
+    #: The version of its engine, as nodes report it. Empty: the first one of each node.
+    engine_version: str = ""
     slots_per_replica: int = 1
     prepared: Mapping[UUID, int] = field(default_factory=dict)
     #: By node, the state of the model's files there; None if no node has to fetch them.
@@ -83,6 +87,10 @@ class DeploymentView:
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
         return self.weights is None or self.weights.get(node_id) == "ready"
+
+    def may_run_on(self, node: NodeView) -> bool:
+        """Return whether the node is of its pools and has the version of its engine."""
+        return node.pool_id in self.pool_ids and (not self.engine_version or self.engine_version in node.engines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +142,7 @@ class FreeSlots:
     def take_warming(self, deployment: DeploymentView) -> bool:
         """Reserve a zygote that will soon be able to become a replica of the deployment; False if there is none."""
         for node in self.nodes:
-            offered = node.pool_id in deployment.pool_ids and deployment.has_weights(node.id)
+            offered = deployment.may_run_on(node) and deployment.has_weights(node.id)
             if offered and self.warming[node.id, deployment.import_class]:
                 self.warming[node.id, deployment.import_class] -= 1
                 return True
@@ -156,7 +164,10 @@ class FreeSlots:
         return [
             node
             for node in self.nodes
-            if node.pool_id == pool_id and node.id not in refused and deployment.has_weights(node.id)
+            if node.pool_id == pool_id
+            and node.id not in refused
+            and deployment.may_run_on(node)
+            and deployment.has_weights(node.id)
         ]
 
     def is_fetching(self, deployment: DeploymentView) -> bool:
@@ -166,7 +177,7 @@ class FreeSlots:
         """
         coming = {"wanted", "fetching"}
         return deployment.weights is not None and any(
-            node.pool_id in deployment.pool_ids
+            deployment.may_run_on(node)
             and self.slots[node.id] >= deployment.slots_per_replica
             and deployment.weights.get(node.id) in coming
             for node in self.nodes

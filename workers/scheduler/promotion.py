@@ -13,7 +13,7 @@ from workers.models import Deployment, Placeholder
 
 def needed(revision: ModelRevision) -> str:
     """Return the import class that a replica of the revision needs."""
-    return import_class(revision.engine, revision.source, revision.engine_args)
+    return import_class(revision.engine, revision.source, revision.engine_args, revision.engine_version)
 
 
 def offered(row: Placeholder) -> str:
@@ -21,7 +21,7 @@ def offered(row: Placeholder) -> str:
     if row.deployment is None:
         return row.engine
     revision = row.deployment.revision
-    return import_class(row.engine, revision.source, revision.engine_args)
+    return import_class(row.engine, revision.source, revision.engine_args, revision.engine_version)
 
 
 def fits_devices(slots_per_replica: int, pool_kind: str) -> bool:

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
-from workers.engines.driver import import_class
+from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases, weights
 from workers.scheduler.database_uptime import DatabaseUptime
@@ -160,17 +160,18 @@ def _nodes() -> tuple[NodeView, ...]:
             engine=F("lease__placeholder__engine"),
             source=F("lease__placeholder__deployment__revision__source"),
             arguments=F("lease__placeholder__deployment__revision__engine_args"),
+            version=F("lease__placeholder__deployment__revision__engine_version"),
             target=F("lease__placeholder__target_level"),
         )
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
     warming: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine, source, arguments, target in leased:
+    for node_id, kind, state, level, engine, source, arguments, version, target in leased:
         slots[node_id][kind or "free"] += 1
         if (state, level) == (Placeholder.State.WARM, Level.H2):
-            warm[node_id][import_class(engine, source or "", arguments or ())] += 1
+            warm[node_id][import_class(engine, source or "", arguments or (), version or "")] += 1
         elif (state, target) in _WARMING:
-            warming[node_id][import_class(engine, source or "", arguments or ())] += 1
+            warming[node_id][import_class(engine, source or "", arguments or (), version or "")] += 1
     replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
     return tuple(
         NodeView(
@@ -182,6 +183,7 @@ def _nodes() -> tuple[NodeView, ...]:
             with_placeholder=slots[row.id]["placeholder"],
             warm=warm[row.id],
             warming=warming[row.id],
+            engines=row.known_engines,
         )
         for row in rows
     )
@@ -202,6 +204,7 @@ def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -
             pool_ids=tuple(link.pool_id for link in links[row.id]),
             replicas=tuple(each for kind, each in there if kind == "earlier" or of_rollout is None),
             import_class=promotion.needed(row.revision),
+            engine_version=_engine_version(row.revision),
             slots_per_replica=row.slots_per_replica,
             prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
             weights=_weights(row.revision, fetched),
@@ -281,6 +284,7 @@ def _target(
         view,
         replicas=made,
         import_class=promotion.needed(row.revision),
+        engine_version=_engine_version(row.revision),
         slots_per_replica=row.slots_per_replica,
         weights=there,
     )
@@ -297,6 +301,10 @@ def obstacle(row: Rollout, may_be_missing: int) -> str:
 def _weights(revision: ModelRevision, fetched: weights.Fetched) -> Mapping[UUID, WeightsState] | None:
     """Return the state of the revision's files by node; None if no node has to fetch them."""
     return fetched.get(revision.id, {}) if _is_fetched(revision) else None
+
+
+def _engine_version(revision: ModelRevision) -> str:
+    return named_version(revision.engine, revision.engine_version)
 
 
 def _is_fetched(revision: ModelRevision) -> bool:

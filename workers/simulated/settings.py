@@ -61,6 +61,8 @@ class Settings:
     #: Accepts images; for vLLM this depends on the model.
     sees: bool
     logs_requests: bool
+    #: Of this engine; what it simulates is ``VLLM_VERSION``.
+    engine_version: str
     faults: Faults
 
     @property
@@ -114,6 +116,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         embeds=given.runner == "pooling",
         sees=given.vision,
         logs_requests=given.enable_log_requests,
+        engine_version=given.engine_version,
         faults=Faults.parse(given.fault),
     )
 
@@ -158,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-loras", type=_positive, default=1)
     parser.add_argument("--max-lora-rank", type=_positive, default=16)
     parser.add_argument("--enable-log-requests", action="store_true", help="print the id of each request")
+    parser.add_argument("--engine-version", default="1", help="what GET /version adds to vLLM's")
     parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser

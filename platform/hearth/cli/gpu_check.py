@@ -103,7 +103,7 @@ def gpu_check(
 
 def _trials(engine: str, folder: Path, model: str | None, engine_args: str) -> Trials | None:
     """Return what starts engines, None without one to start."""
-    installed = engine == "simulated" or (engine == "vllm" and environment.status() is not None)
+    installed = engine == "simulated" or (engine == "vllm" and environment.default() is not None)
     if not installed:
         return None
     try:
@@ -116,14 +116,14 @@ def _trials(engine: str, folder: Path, model: str | None, engine_args: str) -> T
 
 def _version(engine: str, kind: Kind) -> str:
     """Return the engine with its version. Raises BadParameter for one that cannot run on these devices."""
-    installed = environment.status() if engine == "vllm" else None
+    installed = environment.default() if engine == "vllm" else None
     if engine == "simulated" and kind == "GPU":
         raise click.BadParameter("The simulated engine uses no GPU; use --slots fake:2.", param_hint="--engine")
     if installed is None:
         return engine
     if refusal := mismatch(installed.kind, kind):
         raise click.BadParameter(refusal, param_hint="--slots")
-    return f"{installed.kind} {installed.vllm_version}"
+    return f"{installed.kind} {installed.version}"
 
 
 def mismatch(build: EngineKind, kind: Kind) -> str:

@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import apply, backup, checks, gpu_check, measure_routing, models, retention, routing, sizing
+from hearth.cli import apply, backup, checks, engine, gpu_check, measure_routing, models, retention, routing, sizing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -77,7 +77,7 @@ for command in (
     apply.apply,
     sizing.size,
     models.model,
-    models.engine,
+    engine.engine,
     backup.backup,
     backup.backup_key,
     backup.restore,

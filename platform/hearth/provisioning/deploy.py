@@ -21,7 +21,7 @@ from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
-from workers.fleet import deployments, engine_arguments, model_options, rollouts
+from workers.fleet import deployments, engine_arguments, engine_versions, model_options, rollouts
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
@@ -46,9 +46,19 @@ def deploy(
         pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
         name, given = spec.model_name(), spec.hub_token
         spec = checks.check(name, replace(spec, hub_token=given or checks.stored_token(name)), pool)
+        if spec.engine_version is None:
+            spec = replace(spec, engine_version=_engine_version(name, spec, pool))
     if spec.engine_args or spec.options != DEFAULT_OPTIONS:
         _check_arguments(spec.described(weights_digest=""), warn)
     return _deploy(actor, replace(spec, hub_token=given), replicas, pool)
+
+
+def _engine_version(name: str, spec: ModelSpec, pool: Pool) -> str:
+    """Return the version that a model has, of a new one or another engine the one that most nodes of the pool have."""
+    found = served(name)
+    if found is not None and found.revision.engine == spec.engine:
+        return found.revision.engine_version
+    return engine_versions.for_new_model(spec.engine, [pool])
 
 
 def price_note(model_name: str) -> str:
@@ -101,6 +111,10 @@ def with_options(spec: ModelSpec, found: Deployment | None, change: OptionChange
             context_tokens=found.revision.context_length_tokens,
             options=engine_options.from_json(found.revision.options),
         )
+        if found.revision.engine == spec.engine:
+            present = replace(present, engine_version=found.revision.engine_version)
+    if change.engine_version is not None:
+        present = replace(present, engine_version=engine_versions.resolve(spec.engine, change.engine_version))
     slots, context = change.slots_per_replica, change.context_tokens
     return replace(
         present,

@@ -38,6 +38,7 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant, User
 from tenants.registry import Policy
 from workers.engines.arguments import commit_of
+from workers.engines.choice import driver_for
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS, TINY_MODEL
 from workers.errors import ModelRefused
 from workers.fleet import deployments, operations, rollouts
@@ -170,6 +171,8 @@ def _model(
         context_tokens=options.context_tokens or context_tokens,
         commit=commit,
     )
+    same = last is not None and (last.source, last.engine) == (spec.stored_source(), engine)
+    spec = replace(spec, engine_version=last.engine_version if last is not None and same else _own_version(engine))
     if deployed is None or last is None:
         return spec
     if last.source != spec.stored_source() and (source or not is_tiny(last.source)):
@@ -179,7 +182,13 @@ def _model(
         context_tokens=options.context_tokens or deployed.revision.context_length_tokens,
         slots_per_replica=deployed.slots_per_replica,
         options=engine_options.from_json(deployed.revision.options),
+        engine_version=deployed.revision.engine_version if deployed.revision.engine == engine else spec.engine_version,
     )
+
+
+def _own_version(engine: Literal["vllm", "simulated"]) -> str:
+    """Return the version that this machine installed last; empty where another machine has the engines."""
+    return next(reversed(driver_for(engine).versions()), "")
 
 
 def _check_name_is_free(name: str) -> None:

@@ -25,18 +25,20 @@ def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stop
     if wanted == "simulated":
         return "simulated"
     try:
-        installed = environment.status()
+        installed = environment.default()
         if installed is None:
             progress.log("Installing the engine, vLLM; this happens once")
             _install(instance, progress, stopping)
-            installed = environment.status()
+            installed = environment.default()
     except EngineUnavailable as error:
         if wanted == "vllm" or stopping():
             raise
         _warn_simulated(progress, error)
         return "simulated"
     if installed is not None:
-        progress.log(f"Engine: {installed.kind} {installed.vllm_version}")
+        progress.log(f"Engine: {installed.kind} {installed.version}")
+        if environment.status() is None:
+            progress.log("The checkout has another engine lock: `hearth engine install`, then move each model")
     return "vllm"
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from catalogue import engine_options
 from portal.forms.base import PageForm, whole_number
+from workers.fleet import engine_versions
 from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
 from workers.fleet.model_options import OptionChange
 from workers.models import Deployment
@@ -57,6 +58,10 @@ class EngineOptionsForm(PageForm):
     )
     lora_rank = whole_number("Largest LoRA rank", engine_options.MOST_RANK, smallest=1, required=True)
 
+    engine_version = forms.ChoiceField(
+        required=False, label="Version of the engine", help_text="A version that nodes have: `hearth engine install`."
+    )
+
     def __init__(self, data: Mapping[str, Any] | None = None, *, deployment: Deployment) -> None:
         """Show the options that the deployment has."""
         revision = deployment.revision
@@ -64,8 +69,15 @@ class EngineOptionsForm(PageForm):
             "slots_per_replica": deployment.slots_per_replica,
             "context_tokens": revision.context_length_tokens,
             **asdict(engine_options.from_json(revision.options)),
+            "engine_version": revision.engine_version,
         }
         super().__init__(data, initial=present)
+        counted = engine_versions.on_nodes(revision.engine)
+        offered = {version: f"{version}, on {count} nodes" for version, count in counted.items()}
+        own = "the first one of each node" if not revision.engine_version else revision.engine_version
+        field = self.fields["engine_version"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = list(({revision.engine_version: own} | offered).items())
 
     def change(self) -> OptionChange:
         """Return what a valid form changes."""

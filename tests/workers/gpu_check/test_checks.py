@@ -253,7 +253,7 @@ class Pretended:
 @pytest.mark.long
 @pytest.mark.real_engine
 def test_a_pytorch_that_can_use_no_gpu_says_nothing_about_gpus(tmp_path: Path) -> None:
-    python = environment.status()
+    python = environment.default()
     if python is None or python.kind is not environment.EngineKind.VLLM_CPU:
         pytest.skip("this machine's PyTorch is built with CUDA")
     bench = Bench(provider=Pretended(_fakes(tmp_path, 1)), python=python.python, trials=None)

@@ -216,6 +216,7 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
         log_requests=settings.LOG_REQUESTS,
         gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
         options=program.options,
+        version=program.version,
         engine_args=program.engine_args,
     )
 

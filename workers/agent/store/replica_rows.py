@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from uuid import UUID
@@ -69,6 +69,8 @@ class Program:
     engine_args: tuple[str, ...]
     context_length_tokens: int
     options: EngineOptions
+    #: Of the engine; empty: the first one that this node has.
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,14 @@ class NodeRows:
                 slot, _ = Slot.objects.update_or_create(node_id=self.node_id, device_uuid=device.uuid, defaults=facts)
                 if device.fault and slot.health == Slot.Health.OK:
                     Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
+
+    def report_engines(self, versions: Sequence[str]) -> None:
+        """Write the versions of engines that the node has. Raises Superseded."""
+        written = Node.objects.filter(id=self.node_id, epoch=self.epoch).update(
+            engines=list(versions), engines_epoch=self.epoch
+        )
+        if not written:
+            raise Superseded(self.name, self.epoch)
 
     def check(self) -> None:
         """Raise Superseded if another agent has taken the node."""
@@ -335,6 +345,7 @@ def program_of(revision: ModelRevision) -> Program:
         engine_args=tuple(revision.engine_args),
         context_length_tokens=revision.context_length_tokens,
         options=engine_options.from_json(revision.options),
+        version=revision.engine_version,
     )
 
 

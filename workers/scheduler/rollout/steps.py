@@ -253,6 +253,9 @@ def _figures(
     """Return what the nodes have, beside what one new replica needs."""
     old = list(old)
     nodes = [node for pool_id in wanted.pool_ids for node in free_slots.offered(wanted, pool_id)]
+    in_pools = [node for node in free_slots.nodes if node.pool_id in wanted.pool_ids]
+    if not nodes and in_pools and not any(map(wanted.may_run_on, in_pools)):
+        return f"no node of its pools has {wanted.engine_version}: run `hearth engine install` on one of them"
     if not nodes and wanted.weights is not None:
         return "no node has the model's files yet"
     if not nodes:

@@ -32,7 +32,7 @@ def _health(service: Service) -> list[web.RouteDef]:
         return web.Response(status=503 if service.faults.faults.unhealthy else 200)
 
     async def version(_request: web.Request) -> web.Response:
-        return _json({"version": f"{VLLM_VERSION}+simulated"})
+        return _json({"version": f"{VLLM_VERSION}+simulated.{service.settings.engine_version}"})
 
     return [
         web.get("/health", health, allow_head=False),

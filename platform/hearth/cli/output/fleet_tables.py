@@ -37,6 +37,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "QUARANTINED": "quarantined",
         "REPLICAS": "replicas",
         "WARM": "placeholders",
+        "ENGINES": lambda row: ", ".join(row["engines"]),
     },
     "slots": {
         "NODE": "node",

@@ -145,6 +145,8 @@ class RolloutSerializer(serializers.Serializer[RolloutStatus]):
     state = serializers.CharField(read_only=True, help_text="running, paused, undoing, done, undone or replaced.")
     revision = serializers.CharField(read_only=True, help_text="The beginning of the digest of the new revision.")
     earlier_revision = serializers.CharField(read_only=True, help_text="The same of the one before.")
+    engine_version = serializers.CharField(read_only=True, help_text="As in `engines` of a node, or empty.")
+    earlier_engine_version = serializers.CharField(read_only=True)
     new = serializers.IntegerField(read_only=True, help_text="Its replicas; 0 once it has ended.")
     new_ready = serializers.IntegerField(read_only=True, help_text="Those of them that may get requests.")
     old = serializers.IntegerField(read_only=True, help_text="Replicas that it replaces; 0 once it has ended.")
@@ -171,6 +173,10 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     name = serializers.CharField(read_only=True)
     model = serializers.CharField(read_only=True)
     engine = serializers.CharField(read_only=True)
+    engine_version = serializers.CharField(read_only=True, help_text="Empty: the first one that each node has.")
+    without_engine = serializers.CharField(
+        read_only=True, help_text="Which nodes of its pools lack the version of its engine, and what to do; or empty."
+    )
     desired_replicas = serializers.IntegerField(source="desired", read_only=True)
     min_replicas = serializers.IntegerField(source="minimum", read_only=True)
     max_replicas = serializers.IntegerField(source="maximum", read_only=True)
@@ -246,6 +252,12 @@ class NodeSerializer(serializers.Serializer[inventory.NodeStatus]):
     cordoned = serializers.BooleanField(read_only=True)
     slots = serializers.IntegerField(source="slot_count", read_only=True)
     free_slots = serializers.IntegerField(source="free_count", read_only=True)
+    engines = serializers.ListField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Versions of engines that it has, as `vllm 0.32.0-0123456789ab`; the first of an engine runs "
+        "revisions that name none.",
+    )
     places = PlaceSerializer(source="slot_groups", many=True, read_only=True, help_text="In the order of their slots.")
 
 

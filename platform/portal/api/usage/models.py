@@ -84,6 +84,9 @@ class RevisionSerializer(serializers.Serializer[ModelRevision]):
     id = serializers.UUIDField(read_only=True)
     digest = serializers.CharField(read_only=True, help_text="SHA-256 of everything that can change an answer.")
     engine = serializers.CharField(read_only=True)
+    engine_version = serializers.CharField(
+        read_only=True, help_text="Empty: the first one that each node has. Always empty except for operators."
+    )
     engine_args = serializers.ListField(
         child=serializers.CharField(), read_only=True, help_text="Empty except for operators."
     )
@@ -198,6 +201,11 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         max_value=engine_options.MOST_RANK,
         help_text="The largest rank of such an adapter.",
     )
+    engine_version = serializers.CharField(
+        required=False,
+        max_length=64,
+        help_text="Version of the engine that a node has, in full or its beginning. `engines` of a node lists them.",
+    )
 
 
 class ModelsView(APIView):
@@ -284,7 +292,8 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
         if not principal.is_operator:
-            revision.engine_args, revision.options = [], None  # of this object, which is not saved
+            # of this object, which is not saved
+            revision.engine_version, revision.engine_args, revision.options = "", [], None
         revisions[revision.model_id].append(revision)
     deployed = Deployment.objects.select_related("revision").filter(revision__model__in=models, archived_at=None)
     wanted = rollouts.all_as_wanted(deployed) if principal.is_operator else []

@@ -36,7 +36,7 @@ from tenants.models import Tenant as TenantRow
 from workers import tasks
 from workers.engines.driver import TINY_MODEL
 from workers.errors import WorkerError
-from workers.fleet import deployments, engine_arguments, operations, pools, rollouts
+from workers.fleet import deployments, engine_arguments, engine_versions, operations, pools, rollouts
 from workers.fleet import error_text as worker_errors
 from workers.fleet.operations import ScalingTarget
 from workers.fleet.pools import PoolSettings
@@ -73,6 +73,7 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
     notes: list[str] = []
     _check_names(wanted)
     checked = present.read()
+    wanted = _with_versions(wanted, checked)
     described = _described(wanted, checked, notes)
     with transaction.atomic():
         prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
@@ -88,6 +89,23 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
         if dry_run:
             transaction.set_rollback(True)
     return Outcome(changes=changes, notes=notes)
+
+
+def _with_versions(wanted: Fleet, now: Fleet) -> Fleet:
+    """Return the document with the full version of each deployment's engine; where it names none, the present one."""
+    present_ones = {each.model: each for each in now.deployments}
+    found = []
+    for at, entry in enumerate(wanted.deployments):
+        known = present_ones.get(entry.model)
+        if entry.engine_version:
+            with _about(f"deployments[{at}].engine_version"):
+                version = engine_versions.resolve(entry.engine, entry.engine_version)
+        elif known is not None and known.engine == entry.engine:
+            version = known.engine_version
+        else:
+            version = engine_versions.for_new_model(entry.engine, PoolRow.objects.filter(name__in=entry.pools))
+        found.append(msgspec.structs.replace(entry, engine_version=version))
+    return msgspec.structs.replace(wanted, deployments=found)
 
 
 def _lock_models() -> None:
@@ -278,7 +296,8 @@ def _content(model: Model, entry: DeploymentEntry) -> tuple[object, ...]:
     """Return what a revision of the model is made of, and the pool that has to hold it."""
     of_model = (model.source, model.revision, model.task, model.context_tokens)
     return (
-        *of_model, entry.engine, entry.options, tuple(entry.engine_args), entry.slots_per_replica, entry.pools[:1]
+        *of_model, entry.engine, entry.engine_version, entry.options, tuple(entry.engine_args),
+        entry.slots_per_replica, entry.pools[:1],
     )  # fmt: skip
 
 
@@ -296,6 +315,7 @@ def _spec(model: Model, entry: DeploymentEntry) -> ModelSpec:
         slots_per_replica=entry.slots_per_replica,
         engine_args=tuple(entry.engine_args),
         options=EngineOptions(**msgspec.structs.asdict(entry.options)),
+        engine_version=entry.engine_version,
     )
 
 

@@ -150,6 +150,7 @@ def _deployment(row: Deployment) -> schema.Deployment:
         max_replicas=row.max_replicas,
         slots_per_replica=row.slots_per_replica,
         engine=row.revision.engine,  # type: ignore[arg-type]  # the column has no other values
+        engine_version=row.revision.engine_version,
         options=schema.EngineOptions(**msgspec.structs.asdict(engine_options.from_json(row.revision.options))),
         engine_args=list(own_arguments(row.revision)),
         drain_seconds=row.drain_seconds,

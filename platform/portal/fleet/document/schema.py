@@ -89,6 +89,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] | None = None
     slots_per_replica: Annotated[int, Meta(ge=1, le=MAX_SLOTS_PER_REPLICA)] = 1
     engine: Literal["vllm", "simulated"] = "vllm"
+    engine_version: Annotated[
+        str,
+        Meta(max_length=64, description="Empty: as it is; of a new model the one that most nodes of its pools have."),
+    ] = ""
     options: EngineOptions = EngineOptions()
     engine_args: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS, description="Everything else.")] = []
     drain_seconds: Annotated[int, Meta(ge=0, le=MAX_DRAIN_SECONDS)] = 600

@@ -40,7 +40,7 @@ FLOOD, OTHERS = 30, 5
 @pytest.fixture
 async def engine(gateway: Gateway) -> AsyncIterator[Engine]:
     """Start vLLM with few places, as the first replica of the model."""
-    if environment.status() is None:
+    if environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     replica_id = gateway.world.replicas[0].id
     offered = gateway.runtime.feed.snapshot.endpoints[MODEL]
