@@ -65,7 +65,7 @@ UPDATE: Mapping[str, str] = {
         "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch, engines, "
         "engines_epoch"
     ),
-    "workers_slot": "index, memory_bytes, health, fault",
+    "workers_slot": "index, memory_bytes, health, fault, reading, read_at",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
     # cached_blocks is for agents of the version before, which go on while an upgrade runs.

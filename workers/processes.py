@@ -11,12 +11,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.01
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Python ignores the first two and a shell may ignore the others, but programs expect the defaults.
 DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -30,10 +31,21 @@ class ProcessIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUsage:
+    """What a process has used. ``resident_bytes`` counts pages that it shares with others."""
+
+    process: ProcessIdentity
+    cpu_seconds: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Stat:
     state: str
     session: int
     start_ticks: int
+    cpu_ticks: int
+    resident_pages: int
 
 
 def boot_id() -> str:
@@ -115,14 +127,33 @@ def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
     Empty if the leader's pid now belongs to another process: the kernel does not reuse the number of a session that
     has members, so the session has ended.
     """
-    now = identify(leader.pid)
-    if now is not None and now != leader:
+    if not _leads(leader):
         return []
     return [
         ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
         for pid, stat in _all()
         if stat.session == leader.pid and stat.state not in "ZX" and stat.start_ticks >= leader.start_ticks
     ]
+
+
+def usage_by_session(leaders: Collection[ProcessIdentity]) -> dict[ProcessIdentity, list[ProcessUsage]]:
+    """Return what the living processes of each leader's session have used, in one pass over all processes.
+
+    A leader whose pid now belongs to another process has none.
+    """
+    found: dict[ProcessIdentity, list[ProcessUsage]] = {leader: [] for leader in leaders if _leads(leader)}
+    by_session = {leader.pid: leader for leader in found}
+    for pid, stat in _all():
+        leader = by_session.get(stat.session)
+        if leader is not None and stat.state not in "ZX" and stat.start_ticks >= leader.start_ticks:
+            found[leader].append(
+                ProcessUsage(
+                    process=ProcessIdentity(pid=pid, start_ticks=stat.start_ticks),
+                    cpu_seconds=stat.cpu_ticks / TICKS_PER_SECOND,
+                    resident_bytes=stat.resident_pages * PAGE_BYTES,
+                )
+            )
+    return found
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> None:
@@ -225,6 +256,11 @@ def find_by_environment(name: str) -> dict[ProcessIdentity, str]:
     return found
 
 
+def _leads(leader: ProcessIdentity) -> bool:
+    """Return whether the number of the leader's session is still its own."""
+    return identify(leader.pid) in {None, leader}
+
+
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -245,4 +281,10 @@ def _read_stat(pid: int) -> _Stat | None:
         return None
     # the command name, in parentheses, may itself hold spaces and parentheses
     fields = text.rpartition(")")[2].split()
-    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
+    return _Stat(
+        state=fields[0],
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        resident_pages=int(fields[21]),
+    )

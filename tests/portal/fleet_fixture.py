@@ -55,6 +55,9 @@ def build(world: World) -> Warmth:
     broken = slots[3]
     broken.health, broken.fault = Slot.Health.QUARANTINED, "it did not become free in 30 s"
     broken.save()
+    reading = {"used_bytes": 71 * 2**30, "utilisation_percent": 93, "temperature_celsius": 78, "power_watts": 612.4}
+    xids = {"xid_errors": 2, "last_xid": 31, "uncorrected_ecc_errors": 1}
+    Slot.objects.filter(id=slots[2].id).update(memory_bytes=80 * 2**30, reading=reading | xids, read_at=_later())
     ready = Replica.objects.filter(state=Replica.State.READY).order_by("id")[0]
     Replica.objects.filter(id=ready.id).update(start_level=Level.H2, startup_seconds=4.1)
     Replica.objects.exclude(id=ready.id).update(start_level=Level.COLD, start_note="no placeholder was warm")

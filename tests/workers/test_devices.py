@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import threading
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from workers.devices import nvml
+from workers.devices.bounded import BoundedDevices
 from workers.devices.choice import provider_for
 from workers.devices.cpu import CpuShares
 from workers.devices.errors import BadSlots, DevicesUnreadable
 from workers.devices.fake import FakeDevices
+from workers.devices.provider import Reading
 
 
 def test_a_number_gives_shares_of_the_cpu(tmp_path: Path) -> None:
@@ -70,6 +74,42 @@ def test_faults_that_cannot_be_read_are_no_faults_that_are_not_there(tmp_path: P
     with pytest.raises(DevicesUnreadable):
         provider.devices()
     assert "fake-devices.json" in provider.in_use("fake-0")
+
+
+def test_a_reading_is_what_the_file_says_and_otherwise_that_of_an_idle_device(tmp_path: Path) -> None:
+    provider = provider_for("fake:2", 0, tmp_path)
+    (tmp_path / FakeDevices.FILE).write_text(json.dumps({"fake-1": {"reading": {"temperature_celsius": 91}}}))
+    idle, hot = provider.reading("fake-0"), provider.reading("fake-1")
+    assert (idle.temperature_celsius, idle.utilisation_percent, idle.xid_errors) == (31, 0, 0)
+    assert hot == dataclasses.replace(idle, temperature_celsius=91)
+    (tmp_path / FakeDevices.FILE).write_text(json.dumps({"fake-1": {"reading": {"temperature_celsius": "hot"}}}))
+    with pytest.raises(DevicesUnreadable, match="fake-1"):
+        provider.reading("fake-1")
+
+
+def test_calls_of_a_driver_that_hangs_end_and_go_on_once_it_answers(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    class Hanging(FakeDevices):
+        def reading(self, uuid: str) -> Reading:
+            release.wait(60)
+            return super().reading(uuid)
+
+    bounded = BoundedDevices(Hanging(1, tmp_path / FakeDevices.FILE), timeout_seconds=0.2)
+    assert [device.uuid for device in bounded.devices()] == ["fake-0"]
+    with pytest.raises(DevicesUnreadable, match="has not answered"):
+        bounded.reading("fake-0")
+    assert "has not answered" in bounded.in_use("fake-0")
+    release.set()
+    while bounded.in_use("fake-0"):
+        pass
+    assert bounded.reading("fake-0").utilisation_percent == 0
+
+
+def test_an_error_of_the_driver_reaches_the_caller(tmp_path: Path) -> None:
+    (tmp_path / FakeDevices.FILE).write_text("{")
+    with pytest.raises(DevicesUnreadable, match=r"fake-devices\.json"):
+        BoundedDevices(FakeDevices(1, tmp_path / FakeDevices.FILE)).devices()
 
 
 @pytest.mark.parametrize(

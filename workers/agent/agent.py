@@ -22,9 +22,12 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from workers.agent.ownership import NodeOwnership
 from workers.agent.processes.engine_account import engine_account
 from workers.agent.processes.paths import Folders, agent_lock
+from workers.agent.readings.metrics import NodeMeasurements
+from workers.agent.readings.monitor import NodeMonitor
 from workers.agent.store.replica_rows import NodeRows
 from workers.agent.timeouts import Timeouts
 from workers.agent.wakeup import WakeEvent
+from workers.devices.bounded import BoundedDevices
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
 from workers.fleet import inventory
@@ -60,6 +63,12 @@ def statuses() -> tuple[AgentStatus, ...]:
         )
         for agent in tuple(_running)
     )
+
+
+def measurements() -> tuple[NodeMeasurements, ...]:
+    """Return what every agent in this process last measured of its node."""
+    monitors = [agent.monitor for agent in tuple(_running)]
+    return tuple(NodeMeasurements(node=each.node, readings=each.readings, engines=each.engines) for each in monitors)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +118,8 @@ class Agent:
         self._data_dir = data_dir
         self._sockets = sockets
         self._open_sink = open_sink
-        self._devices = devices
         self._timeouts = timeouts or Timeouts()
+        self.monitor = NodeMonitor(node, BoundedDevices(devices), pause_seconds=self._timeouts.readings_seconds)
         self._wake_event = WakeEvent()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"agent-{node}", daemon=True)
@@ -120,11 +129,13 @@ class Agent:
     def start(self) -> None:
         """Start the agent's thread and return at once."""
         _running.add(self)
+        self.monitor.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Detach from the engines, which keep running; return within a few seconds. Idempotent."""
         _running.discard(self)
+        self.monitor.stop()
         self._stopping.set()
         self._wake_event.set()
         if self._thread.is_alive():
@@ -200,7 +211,7 @@ class Agent:
         account = engine_account(settings.ENGINE_USER)
         folders = Folders(data=self._data_dir, sockets=self._sockets, account=account)
         ownership = NodeOwnership(
-            rows, folders, self._devices, self._sink, self._wake_event, self._timeouts, self.counters
+            rows, folders, self.monitor, self._sink, self._wake_event, self._timeouts, self.counters
         )
         adopted = ownership.begin()
         log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)

@@ -17,6 +17,7 @@ from workers.agent.processes.engine import EngineProcesses
 from workers.agent.processes.paths import AgentPaths, Folders
 from workers.agent.processes.slot_guard import SlotGuard
 from workers.agent.processes.zygote import ZygoteProcesses
+from workers.agent.readings.monitor import NodeMonitor
 from workers.agent.replica import ReplicaLifecycle
 from workers.agent.starter import Starter
 from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows
@@ -27,7 +28,7 @@ from workers.agent.weights.fetch_processes import FetchProcesses
 from workers.agent.weights.lifecycle import WeightsLifecycle
 from workers.agent.weights.weights_rows import WeightsRows
 from workers.devices.errors import DeviceError
-from workers.devices.provider import Device, DeviceProvider
+from workers.devices.provider import Device
 from workers.engines import environment as engine_environment
 from workers.engines.choice import installed_versions
 from workers.engines.errors import EngineError
@@ -45,7 +46,7 @@ class NodeOwnership:
         self,
         rows: NodeRows,
         folders: Folders,
-        devices: DeviceProvider,
+        monitor: NodeMonitor,
         sink: CanarySink,
         wake_event: WakeEvent,
         timeouts: Timeouts,
@@ -54,14 +55,17 @@ class NodeOwnership:
         self.rows = rows
         self._placeholder_rows = PlaceholderRows(rows)
         self._paths = AgentPaths(node=rows.name, address=rows.address, folders=folders)
-        self._devices = devices
+        self._devices = monitor.devices
         self._registered: tuple[Device, ...] = ()
         self._reported: tuple[str, ...] | None = None
         self._timeouts = timeouts
         self._counters = counters
+        self._monitor = monitor
         self._engines = EngineProcesses(self._paths, shutdown_seconds=timeouts.engine_shutdown_seconds)
         self._zygotes = ZygoteProcesses(self._paths)
-        self._slot_guard = SlotGuard(rows, self._paths, devices, counters, patience_seconds=timeouts.slot_free_seconds)
+        self._slot_guard = SlotGuard(
+            rows, self._paths, self._devices, counters, patience_seconds=timeouts.slot_free_seconds
+        )
         self._placeholders = PlaceholderLifecycle(
             self._placeholder_rows, self._zygotes, self._slot_guard, wake_event, timeouts, counters
         )
@@ -76,6 +80,7 @@ class NodeOwnership:
             self._weights_rows, FetchProcesses(self._paths), wake_event, timeouts, counters
         )
         self._swept_at = self._looked_at = time.monotonic()
+        self._stored_at = 0.0
 
     def begin(self) -> int:
         """Adopt what an earlier agent left, kill processes without an owner, and register the devices.
@@ -115,6 +120,7 @@ class NodeOwnership:
             with _isolated(f"replica {row.replica_id}"):
                 self._replicas.step(row)
         self._fetch_weights()
+        self._monitor.engines = self._replicas.views(rows)
         self._placeholders.end_all_but(placeholders)
         self._replicas.kill_all_but({row.replica_id for row in rows})
         self._slot_guard.forget_all_but(
@@ -128,6 +134,10 @@ class NodeOwnership:
         if now - self._swept_at >= self._timeouts.sweep_seconds:
             self._swept_at = now
             self._sweep()
+        if now - self._stored_at >= self._timeouts.store_readings_seconds:
+            self._stored_at = now
+            with _isolated("the readings of its devices"):
+                self.rows.store_readings(self._monitor.readings.current)
         return self._pause_seconds(rows, placeholders)
 
     def _fetch_weights(self) -> None:

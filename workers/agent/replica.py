@@ -28,6 +28,7 @@ from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.health import Verdict, Watched
 from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.slot_guard import fault_of
+from workers.agent.readings.node_readings import EngineView
 from workers.agent.starter import Starter
 from workers.agent.store.replica_rows import NodeRows, ReplicaRow, State
 from workers.agent.timeouts import Timeouts, backoff_seconds
@@ -138,6 +139,20 @@ class ReplicaLifecycle:
     def engines(self) -> tuple[Engine, ...]:
         """The engines of this node that the agent knows."""
         return tuple(self._engines.values())
+
+    def views(self, rows: Iterable[ReplicaRow]) -> tuple[EngineView, ...]:
+        """Return what is known of the engines of these replicas."""
+        return tuple(
+            EngineView(
+                replica_id=row.replica_id,
+                deployment=row.deployment,
+                process=engine.record.process,
+                devices=engine.record.devices,
+                load=engine.load,
+            )
+            for row in rows
+            if (engine := self._engines.get(row.replica_id)) is not None
+        )
 
     def keep(self, engine: Engine) -> None:
         """Add an engine that was started or adopted."""

@@ -41,6 +41,9 @@ class Timeouts:
     #: Between two checks of the devices for faults, and between two sweeps for unknown processes.
     devices_seconds: float = 10.0
     sweep_seconds: float = 60.0
+    #: Between two readings of the devices and of what engines use, and between two writes of them to the database.
+    readings_seconds: float = 5.0
+    store_readings_seconds: float = 10.0
     #: How long an engine may take after SIGTERM to finish its requests, and then to exit.
     engine_shutdown_seconds: float = 10.0
     kill_after_seconds: float = 15.0

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
 
 from workers.devices.errors import DevicesUnreadable
 from workers.devices.provider import Device, Reading
+from workers.devices.xid_events import XidEvents
 
 #: Memory that a driver may use on an idle GPU, in addition to what NVML reports as reserved.
 IDLE_BYTES = 512 * 2**20
@@ -36,6 +37,8 @@ def find() -> Gpus | None:
 @dataclass(frozen=True, slots=True)
 class Gpus:
     """Every GPU of this machine. NVML stays initialised for the life of the process."""
+
+    _xids: XidEvents = field(default_factory=XidEvents, compare=False)
 
     def devices(self) -> tuple[Device, ...]:
         """Return the GPUs in NVML's order, without those that have fallen off the bus. Raises DevicesUnreadable."""
@@ -66,13 +69,21 @@ class Gpus:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             milliwatts = optional(pynvml.nvmlDeviceGetPowerUsage, handle)
+            rows = optional(pynvml.nvmlDeviceGetRemappedRows, handle)
+            reports_xid = _reports_xid(handle)
+            xids = self._xids.of(uuid, handle) if reports_xid else None
             return Reading(
                 used_bytes=_used_bytes(handle),
                 utilisation_percent=getattr(optional(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
                 temperature_celsius=optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
                 power_watts=None if milliwatts is None else milliwatts / 1000,
                 pids=tuple(int(process.pid) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)),
-                reports_xid=_reports_xid(handle),
+                reports_xid=reports_xid,
+                xid_errors=None if xids is None else xids.count,
+                last_xid=None if xids is None else xids.last,
+                corrected_ecc_errors=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+                uncorrected_ecc_errors=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+                remapped_rows=None if rows is None else rows[0] + rows[1],
             )
         except pynvml.NVMLError as error:
             raise DevicesUnreadable("NVML", str(error)) from error
@@ -115,6 +126,11 @@ def _fault(handle: Any) -> str:
     except pynvml.NVMLError_NotSupported:
         pass
     return ""
+
+
+def _ecc_errors(handle: Any, kind: int) -> int | None:
+    errors = optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+    return None if errors is None else int(errors)
 
 
 def _used_bytes(handle: Any) -> int:

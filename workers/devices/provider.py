@@ -32,10 +32,19 @@ class Reading:
     pids: tuple[int, ...] = ()
     #: The driver reports its Xid errors as events.
     reports_xid: bool | None = None
+    #: Xid errors that the driver reported since this process first read the device, and the number of the last one.
+    #: The driver keeps no count: what it reported before, or to nobody, is in the kernel's log alone.
+    xid_errors: int | None = None
+    last_xid: int | None = None
+    #: ECC errors of its memory since the driver started.
+    corrected_ecc_errors: int | None = None
+    uncorrected_ecc_errors: int | None = None
+    #: Rows of its memory that were replaced by spare ones, since it was made.
+    remapped_rows: int | None = None
 
 
 class DeviceProvider(Protocol):
-    """The devices of one node. Calls take milliseconds and come from the agent's thread only."""
+    """The devices of one node. One thread at a time calls it; a call takes milliseconds unless the driver is stuck."""
 
     def devices(self) -> tuple[Device, ...]:
         """Return every device the node has now, in order of their index. Raises DevicesUnreadable."""

@@ -33,6 +33,7 @@ from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
 from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
 from workers.fleet.rollout_status import RolloutStatus
+from workers.fleet.slots import SlotStatus, slot_rows, slot_status
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler.reconciler import ENDED
@@ -44,23 +45,6 @@ from workers.serving.start_times import StartSummary, Summaries
 LAST_TRANSITIONS = 6
 LAST_DECISIONS = 12
 _EVICTING = Placeholder.State.EVICTING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """A place for one engine rank."""
-
-    id: UUID
-    index: int
-    device_uuid: str
-    memory_bytes: int | None
-    health: str
-    fault: str
-
-    @property
-    def healthy(self) -> bool:
-        """Return whether replicas and placeholders may have it."""
-        return self.health == Slot.Health.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,7 +415,7 @@ def _pools(
         Node.objects.filter(Q() if node is None else Q(name=node))
         .annotate(alive=ExpressionWrapper(Q(lease_expires_at__gt=Now()), BooleanField()))
         .select_related("pool")
-        .prefetch_related("slots")
+        .prefetch_related(Prefetch("slots", queryset=slot_rows()))
     )
     by_pool: dict[UUID, list[NodeStatus]] = defaultdict(list)
     for row in nodes.order_by("name"):
@@ -492,7 +476,7 @@ def _slot_groups(
     """
     groups: dict[UUID, SlotGroup] = {}
     for row in sorted(slots, key=lambda slot: slot.index):
-        slot = _slot(row)
+        slot = slot_status(row)
         holder = holders.get(slot.id)
         if holder in replicas or holder in placeholders:
             assert holder is not None
@@ -504,17 +488,6 @@ def _slot_groups(
             groups[slot.id] = SlotGroup(kind=_unheld(slot), slots=(slot,))
     without = [SlotGroup(kind="replica", slots=(), replica=each) for each in replicas.values() if each.id not in groups]
     return (*groups.values(), *without)
-
-
-def _slot(row: Slot) -> SlotStatus:
-    return SlotStatus(
-        id=row.id,
-        index=row.index,
-        device_uuid=row.device_uuid,
-        memory_bytes=row.memory_bytes,
-        health=row.health,
-        fault=row.fault,
-    )
 
 
 def _unheld(slot: SlotStatus) -> Literal["free", "quarantined", "gone"]:

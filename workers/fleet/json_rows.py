@@ -12,6 +12,18 @@ from workers.models import Slot
 from workers.serving import start_times
 
 Row = dict[str, Any]
+#: What is shown of a device's reading.
+READINGS = (
+    "used_bytes",
+    "utilisation_percent",
+    "temperature_celsius",
+    "power_watts",
+    "xid_errors",
+    "last_xid",
+    "corrected_ecc_errors",
+    "uncorrected_ecc_errors",
+    "remapped_rows",
+)
 
 
 def pools(fleet: Fleet) -> list[Row]:
@@ -59,7 +71,10 @@ def nodes(fleet: Fleet) -> list[Row]:
 
 
 def slots(fleet: Fleet) -> list[Row]:
-    """Return the slots by node and index. ``holder`` is ``replica chat/1a2b3c``, ``placeholder 1a2b3c`` or empty."""
+    """Return the slots by node and index. ``holder`` is ``replica chat/1a2b3c``, ``placeholder 1a2b3c`` or empty.
+
+    What the device does is None where it does not say, or where it was not read in the last minute.
+    """
     found = [(node, group, slot) for node in fleet.nodes for group in node.slot_groups for slot in group.slots]
     return [
         {
@@ -70,6 +85,8 @@ def slots(fleet: Fleet) -> list[Row]:
             "fault": slot.fault,
             "holder": group.holder,
             "memory_bytes": slot.memory_bytes,
+            "read_at": None if slot.read_at is None else slot.read_at.isoformat(),
+            **{name: getattr(slot.reading, name, None) for name in READINGS},
         }
         for node, group, slot in sorted(found, key=lambda each: (each[0].name, each[2].index))
     ]

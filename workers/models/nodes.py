@@ -100,6 +100,9 @@ class Slot(models.Model):
     memory_bytes = models.BigIntegerField(null=True, blank=True)
     health = models.CharField(max_length=16, choices=Health.choices, default=Health.OK)
     fault = models.CharField(max_length=500, blank=True, default="")
+    #: What it did when the agent last read it, by the names of ``workers.devices.provider.Reading``, and when that was.
+    reading = models.JSONField(default=dict, db_default={}, blank=True)
+    read_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("node", "device_uuid"), name="slot_once_per_node"),)

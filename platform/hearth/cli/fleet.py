@@ -46,7 +46,7 @@ LIST_HELP = {
     "status": "Summarise the fleet; exit status 1 if there is a problem.",
     "pools": "List pools in the order in which they are filled. WARM: placeholders, current/desired.",
     "nodes": "List nodes, whether their agents respond, and what they run.",
-    "slots": "List slots, their health, and what occupies them.",
+    "slots": "List slots, their health, what their devices do, and what occupies them.",
     "replicas": "List replicas, their states, and how they were started.",
     "placeholders": "List placeholders, their warmth, and how soon each can become which model.",
     "deployments": "List deployments: ready and desired replicas, and their range.",

@@ -94,7 +94,8 @@ def _record_sent(**_: Any) -> None:
 
 
 def _agent() -> Health:
-    from workers.agent.agent import statuses
+    from workers.agent.agent import measurements, statuses
+    from workers.agent.readings.metrics import NodeCollector
 
     def loop_age() -> float | None:
         return max((each.loop_age_seconds for each in statuses() if each.loop_age_seconds is not None), default=None)
@@ -111,6 +112,7 @@ def _agent() -> Health:
             *metrics.AGENT,
             *billing.metrics.WRITER,
             metrics.AgentCollector(lambda: [each.counters for each in statuses()]),
+            NodeCollector(measurements),
             age,
         ),
     )

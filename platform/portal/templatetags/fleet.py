@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from django import template
+from django.template.defaultfilters import filesizeformat
 
 from portal.formats.numbers import seconds
 from workers.fleet import lookup
 from workers.fleet.inventory import ReplicaStatus
+from workers.fleet.slots import SlotStatus
 from workers.models import Level
 from workers.serving import start_times
 
@@ -47,6 +49,25 @@ def start_words(replica: ReplicaStatus) -> str:
 def start_estimate(expected_seconds: float | None) -> str:
     """Describe how soon a replica started from a placeholder serves, as commands do."""
     return start_times.start_time_text(expected_seconds)
+
+
+@register.filter
+def reading_words(slot: SlotStatus) -> str:
+    """Describe what a slot's device does, as far as it says: ``93 % busy, 71.2 GB of 80.0 GB, 64 °C, 610 W``."""
+    reading = slot.reading
+    if reading is None:
+        return ""
+    parts = []
+    if reading.utilisation_percent is not None:
+        parts.append(f"{reading.utilisation_percent} % busy")
+    if reading.used_bytes is not None:
+        total = f" of {filesizeformat(slot.memory_bytes)}" if slot.memory_bytes else ""
+        parts.append(f"{filesizeformat(reading.used_bytes)}{total}")
+    if reading.temperature_celsius is not None:
+        parts.append(f"{reading.temperature_celsius} °C")
+    if reading.power_watts is not None:
+        parts.append(f"{reading.power_watts:.0f} W")
+    return ", ".join(parts)
 
 
 @register.filter

@@ -27,7 +27,7 @@ OWN = {
     "gateway": {"hearth_gateway_requests", "hearth_gateway_snapshot_age_seconds", "hearth_wal_appended_bytes"},
     "portal": {"process_resident_memory_bytes"},
     "drain": {"hearth_wal_drained_records", "hearth_wal_backlog_bytes", "hearth_wal_lag_seconds"},
-    "agent": {"hearth_agent_loop_age_seconds", "hearth_adoptions", "hearth_orphans_killed"},
+    "agent": {"hearth_agent_loop_age_seconds", "hearth_adoptions", "hearth_device_utilisation_ratio"},
     "control": {"hearth_replicas", "hearth_slots", "hearth_reconcile_tick_age_seconds", "hearth_promotion_seconds"},
     "inference": {"hearth_gateway_requests"},
     "beat": {"process_resident_memory_bytes"},

@@ -93,6 +93,25 @@ def test_files_that_nodes_fetch_are_told_to_operators_only(
     assert as_acme.get(FLEET).status_code == 403
 
 
+def test_a_slot_shows_what_its_device_does(warmth: Warmth, as_operator: APIClient) -> None:
+    known = {
+        "used_bytes": 71 * 2**30,
+        "utilisation_percent": 93,
+        "temperature_celsius": 78,
+        "power_watts": 612.4,
+        "xid_errors": 2,
+        "last_xid": 31,
+        "uncorrected_ecc_errors": 1,
+    }
+    of_slots = {row["index"]: row["reading"] for row in as_operator.get(f"{FLEET}/slots?node=n2").json()["data"]}
+    assert of_slots[2] == known | {"corrected_ecc_errors": None, "remapped_rows": None}
+    assert of_slots[3] is None
+    pools = {pool["name"]: pool for pool in as_operator.get(FLEET).json()["pools"]}
+    shown = pools["spare"]["nodes"][0]["places"][2]["slots"][0]
+    assert shown["reading"] == of_slots[2]
+    assert shown["read_at"] is not None
+
+
 def test_a_gang_of_slots_is_one_place(warmth: Warmth, as_operator: APIClient) -> None:
     free = Slot.objects.get(node__name="n1", index=3)
     warmth.ready.leases.create(slot=free, kind="replica", fence=1)

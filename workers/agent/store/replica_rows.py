@@ -7,16 +7,18 @@ partitioned agent that resumes changes nothing: it gets ``Superseded`` or False.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import BooleanField, ExpressionWrapper, F, Q
+from django.db.models import BooleanField, Case, ExpressionWrapper, F, JSONField, Q, Value, When
 from django.db.models.functions import Now
 
 from catalogue import engine_options
@@ -25,6 +27,7 @@ from catalogue.models import ModelRevision
 from tenants.ids import ReplicaId, RevisionId
 from workers import metrics, processes
 from workers.agent.probes.http_probe import EngineLoad
+from workers.agent.readings.node_readings import DeviceReading
 from workers.devices.provider import Device
 from workers.errors import NotFound, Superseded
 from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime
@@ -85,6 +88,7 @@ class ReplicaRow:
     """
 
     replica_id: ReplicaId
+    deployment: str
     state: State
     wanted: bool
     fence: int
@@ -168,6 +172,19 @@ class NodeRows:
         )
         if not written:
             raise Superseded(self.name, self.epoch)
+
+    def store_readings(self, readings: Collection[DeviceReading]) -> None:
+        """Write what the node's devices do now, in place of what they did. Raises Superseded."""
+        if not readings:
+            return
+        by_device = []
+        for each in readings:
+            shown = dataclasses.replace(each.reading, pids=())  # as many as there are processes, and shown nowhere
+            by_device.append(When(device_uuid=each.device.uuid, then=Value(msgspec.to_builtins(shown), JSONField())))
+        with self.owning():
+            Slot.objects.filter(node_id=self.node_id, device_uuid__in=[each.device.uuid for each in readings]).update(
+                reading=Case(*by_device, output_field=JSONField()), read_at=Now()
+            )
 
     def check(self) -> None:
         """Raise Superseded if another agent has taken the node."""
@@ -361,6 +378,7 @@ def _replica_row(
 ) -> ReplicaRow:
     return ReplicaRow(
         replica_id=cast(ReplicaId, row.id),
+        deployment=row.deployment.name,
         state=cast(State, row.state),
         wanted=row.desired_state == Replica.Desired.RUNNING,
         fence=row.fence,

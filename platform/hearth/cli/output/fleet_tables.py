@@ -44,6 +44,11 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "DEVICE": "device",
         "HEALTH": "health",
         "MEMORY": lambda row: mebibytes(row["memory_bytes"]),
+        "USED": lambda row: mebibytes(row["used_bytes"]),
+        "BUSY": lambda row: _with_unit(row["utilisation_percent"], "%"),
+        "TEMP": lambda row: _with_unit(row["temperature_celsius"], "C"),
+        "POWER": lambda row: _with_unit(row["power_watts"], "W"),
+        "XID": lambda row: f"{row['xid_errors']} (last {row['last_xid']})" if row["xid_errors"] else "",
         "HOLDER": "holder",
         "FAULT": "fault",
     },
@@ -211,6 +216,10 @@ def _troubles(fleet: Fleet) -> list[str]:
         if slot.health == "quarantined"
     ]
     return [*silent, *short, *held_up, *unfetched, *faulty]
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f} {unit}"
 
 
 def _rows(entries: Iterable[history.Decision | history.Transition]) -> list[Row]:

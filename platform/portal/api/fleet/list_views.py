@@ -23,7 +23,7 @@ from portal.api.fleet.serializers import (
 )
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
-from workers.fleet import history, placeholders, rollout_status
+from workers.fleet import history, placeholders, rollout_status, slots
 from workers.models import Level, Placeholder, Rollout, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
@@ -46,7 +46,8 @@ class SlotsView(APIView):
         page = pagination.page_request(request)
         chosen = _filters(request, {"node": "node__name", "health": "health"}, health=Slot.Health.values)
         rows = (
-            Slot.objects.filter(**chosen)
+            slots.slot_rows()
+            .filter(**chosen)
             .select_related("node")
             .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
             .annotate(replica=F("lease__replica_id"), placeholder=F("lease__placeholder_id"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
-from workers.fleet import history, inventory, placeholders
+from workers.devices.provider import Reading
+from workers.fleet import history, inventory, placeholders, slots
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.fleet.rollout_status import RolloutStatus
@@ -222,7 +224,33 @@ class PlaceholderSerializer(serializers.Serializer[placeholders.PlaceholderStatu
     )
 
 
-class SlotStatusSerializer(serializers.Serializer[inventory.SlotStatus]):
+class ReadingSerializer(serializers.Serializer[Reading]):
+    """What a device did when its agent last read it. Null: the device does not say."""
+
+    used_bytes = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Of a CPU share: the memory of its engine's processes."
+    )
+    utilisation_percent = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Share of the last second in which it computed. Of a CPU share: its engine's part of all CPUs.",
+    )
+    temperature_celsius = serializers.IntegerField(read_only=True, allow_null=True)
+    power_watts = serializers.FloatField(read_only=True, allow_null=True)
+    xid_errors = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Xid errors that the driver reported since its agent started."
+    )
+    last_xid = serializers.IntegerField(read_only=True, allow_null=True, help_text="The number of the last of them.")
+    corrected_ecc_errors = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Since the driver started."
+    )
+    uncorrected_ecc_errors = serializers.IntegerField(read_only=True, allow_null=True)
+    remapped_rows = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Rows of its memory replaced by spare ones since it was made."
+    )
+
+
+class SlotStatusSerializer(serializers.Serializer[slots.SlotStatus]):
     """A place for one engine rank."""
 
     id = serializers.UUIDField(read_only=True)
@@ -231,6 +259,8 @@ class SlotStatusSerializer(serializers.Serializer[inventory.SlotStatus]):
     memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     health = serializers.CharField(read_only=True, help_text="ok, quarantined or gone.")
     fault = serializers.CharField(read_only=True)
+    reading = ReadingSerializer(read_only=True, allow_null=True, help_text="Of the last minute, or null.")
+    read_at = serializers.DateTimeField(read_only=True, allow_null=True)
 
 
 class PlaceSerializer(serializers.Serializer[inventory.SlotGroup]):
@@ -302,7 +332,7 @@ class FleetSerializer(serializers.Serializer[inventory.Fleet]):
 
 
 class SlotSerializer(serializers.Serializer[Slot]):
-    """A slot, and the replica or placeholder that holds it."""
+    """A slot, what its device does, and the replica or placeholder that holds it."""
 
     id = serializers.UUIDField(read_only=True)
     node = serializers.CharField(source="node.name", read_only=True)
@@ -311,8 +341,15 @@ class SlotSerializer(serializers.Serializer[Slot]):
     memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     health = serializers.CharField(read_only=True, help_text="ok, quarantined or gone.")
     fault = serializers.CharField(read_only=True)
+    reading = serializers.SerializerMethodField(help_text="Of the last minute, or null.")
     replica = serializers.UUIDField(read_only=True, allow_null=True)
     placeholder = serializers.UUIDField(read_only=True, allow_null=True)
+
+    @extend_schema_field(ReadingSerializer(allow_null=True))
+    def get_reading(self, row: Slot) -> Any:
+        """Return the reading, if it is of the last minute."""
+        reading = slots.current_reading(row)
+        return None if reading is None else ReadingSerializer(reading).data
 
 
 class StartTimeSerializer(serializers.Serializer[StartTime]):

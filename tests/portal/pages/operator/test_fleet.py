@@ -48,6 +48,13 @@ def questions(warmth: Warmth) -> dict[str, str]:
     }
 
 
+def test_a_slot_shows_what_its_device_does(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    page = signed_in(world.operator).get("/portal/fleet/").content.decode().replace("\xa0", " ")
+    assert "93 % busy, 71.0 GB of 80.0 GB, 78 °C, 612 W" in page
+    assert "2 since its agent started, the last Xid 31" in page
+    assert "1 uncorrected error<" in page
+
+
 def test_a_rollout_is_followed_paused_resumed_and_undone(world: World, warmth: Warmth, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
 
