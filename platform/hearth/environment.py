@@ -17,6 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hearth.paths import ROOT
+from tenants import redis_address
+from tenants.database import address
 from tenants.errors import BadName
 from tenants.networks import Network, parse
 from workers.engines.environment import DEFAULT_FOLDER, DEFAULT_TORCH_INDEX
@@ -85,9 +87,25 @@ def _port_range(value: object) -> object:
     return found
 
 
+def _database_url(url: str) -> str:
+    """Return the URL. Raises ValueError if it is not one of PostgreSQL; empty means none."""
+    if url:
+        address.parse(url)
+    return url
+
+
+def _redis_url(url: str) -> str:
+    """Return the URL. Raises ValueError if it is not one of Redis; empty means none."""
+    if url:
+        redis_address.parse(url)
+    return url
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parts)]
 Hosts = Annotated[Names, AfterValidator(_hosts)]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
@@ -216,34 +234,36 @@ class EngineSettings(_Settings):
 class ServerSettings(_Settings):
     """The addresses of PostgreSQL and Redis."""
 
-    database_url: str = Field(
+    database_url: DatabaseUrl = Field(
         default="",
         validation_alias="DATABASE_URL",
         description="PostgreSQL as role hearth_app, on a further node as hearth_node_<name>. Empty: the embedded "
-        "server. Every role needs it.",
+        "server. Every role needs it. It may name several servers of which one is the primary, as libpq writes it: "
+        "`postgresql://user:password@a:5432,b:5432/hearth?target_session_attrs=read-write`.",
     )
-    database_owner_url: str = Field(
+    database_owner_url: DatabaseUrl = Field(
         default="",
         validation_alias="DATABASE_OWNER_URL",
-        description="PostgreSQL as role hearth_owner, used only to migrate and to create partitions. Empty: "
-        "DATABASE_URL.",
+        description="PostgreSQL as role hearth_owner, used only to migrate and to create partitions; in the same form. "
+        "Empty: DATABASE_URL.",
     )
-    redis_url: str = Field(
+    redis_url: RedisUrl = Field(
         default="",
         validation_alias="REDIS_URL",
-        description="Redis for every purpose whose own URL is empty. Empty: the embedded server.",
+        description="Redis for every purpose whose own URL is empty. Empty: the embedded server. Each of the four may "
+        "name Sentinels and the primary that they know: `redis+sentinel://user:password@a:26379,b:26379,c:26379/name/0`.",
     )
-    redis_limits_url: str = Field(
+    redis_limits_url: RedisUrl = Field(
         default="",
         validation_alias="REDIS_LIMITS_URL",
         description="Redis of limits and budgets; must not evict. Empty: REDIS_URL.",
     )
-    redis_cache_url: str = Field(
+    redis_cache_url: RedisUrl = Field(
         default="",
         validation_alias="REDIS_CACHE_URL",
         description="Redis of the prediction cache; may evict. Empty: REDIS_URL.",
     )
-    redis_broker_url: str = Field(
+    redis_broker_url: RedisUrl = Field(
         default="",
         validation_alias="REDIS_BROKER_URL",
         description="Redis of Celery; must not evict. Empty: REDIS_URL.",
@@ -363,7 +383,15 @@ def read() -> Environment:
             .removeprefix("Input should be ")
             .partition(", unable to parse")[0]
         )
-        raise BadSetting(variable(name), first["input"], allowed) from None
+        raise BadSetting(variable(name), _shown(variable(name), first["input"]), allowed) from None
+
+
+def _shown(name: str, value: object) -> object:
+    """Return a bad value as an error may show it: of a server's URL, which has a password, only the scheme."""
+    if not name.endswith("_URL"):
+        return value
+    scheme, separator, _ = str(value).partition("://")
+    return f"{scheme}://…" if separator else "…"
 
 
 def variable(field: str) -> str:

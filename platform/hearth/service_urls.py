@@ -1,15 +1,17 @@
-"""Convert DATABASE_URL and REDIS_URL to the forms that Django, redis-py, Channels and Celery expect."""
+"""Convert DATABASE_URL and REDIS_URL to the forms that Django and Celery expect."""
 
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import SOCKET_NAME
-from hearth.environment import BadSetting, Environment
+from hearth.environment import Environment
 from hearth.paths import sockets_dir
 from hearth.secrets import DatabasePasswords
+from tenants.database import address
+
+BACKEND = "tenants.database.backend"
 
 #: When libpq gives up a silent server; by default that takes hours, and a gateway that waits on a dead connection
 #: misses revoked keys. In seconds, except tcp_user_timeout, which is in milliseconds. A URL may override them.
@@ -36,24 +38,19 @@ def django_database(url: str, *, role: str = "", kept_seconds: int = 0) -> dict[
     """Return Django's database entry for a ``postgresql://`` URL, which names a socket folder as ``?host=``.
 
     ``role`` is shown in ``pg_stat_activity``. ``kept_seconds``: how long a thread keeps its connection. An empty URL
-    gives an entry that cannot connect, so that commands that need no database still run.
-    Raises BadSetting for any other scheme.
+    gives an entry that cannot connect, so that commands that need no database still run. Raises ValueError.
     """
     if not url:
-        return {"ENGINE": "django.db.backends.postgresql", "NAME": "hearth", "HOST": "/nonexistent"}
-    parts = urlsplit(url)
-    if parts.scheme not in {"postgresql", "postgres"}:
-        raise BadSetting("DATABASE_URL", f"{parts.scheme}://…", "a postgresql:// URL")
-    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    host = query.pop("host", None) or parts.hostname or ""
+        return {"ENGINE": BACKEND, "NAME": address.DEFAULT_DATABASE, "HOST": "/nonexistent"}
+    found = address.parse(url)
     return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")) or "hearth",
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": host,
-        "PORT": str(parts.port or ""),
-        "OPTIONS": {**DATABASE_TIMEOUTS, **({"application_name": f"hearth-{role}"} if role else {}), **query},
+        "ENGINE": BACKEND,
+        "NAME": found.name,
+        "USER": found.user,
+        "PASSWORD": found.password,
+        "HOST": found.host,
+        "PORT": found.port,
+        "OPTIONS": {**DATABASE_TIMEOUTS, **({"application_name": f"hearth-{role}"} if role else {}), **found.options},
         "CONN_MAX_AGE": kept_seconds,
         "CONN_HEALTH_CHECKS": True,
     }
@@ -80,13 +77,3 @@ def redis_url(environment: Environment, own_url: str) -> str:
     """
     embedded = f"unix://{sockets_dir(environment.data_dir) / SOCKET_NAME}?db=0"
     return own_url or environment.redis_url or embedded
-
-
-def celery_url(url: str) -> str:
-    """Return a Redis address as kombu writes it: a unix socket is ``redis+socket://``."""
-    if not url.startswith("unix://"):
-        return url
-    parts = urlsplit(url)
-    database = parse_qs(parts.query).get("db", ["0"])[-1]
-    user, at, _ = parts.netloc.rpartition("@")
-    return f"redis+socket://{user}{at}{parts.path}?virtual_host={database}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from hearth import environment, paths, service_urls
 from hearth.secrets import load_or_ephemeral
+from tenants import redis_address
 
 ENVIRONMENT = environment.read()
 ROOT = paths.ROOT
@@ -144,7 +145,9 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Celery reads these through ``namespace="CELERY"``.
-CELERY_BROKER_URL = service_urls.celery_url(service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_broker_url))
+_REDIS_BROKER_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_broker_url)
+CELERY_BROKER_URL, _BROKER_OPTIONS = redis_address.kombu(_REDIS_BROKER_URL)
+CELERY_BROKER_USE_SSL = redis_address.kombu_tls(_REDIS_BROKER_URL)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 3600,
@@ -152,6 +155,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "health_check_interval": 10,
     "global_keyprefix": "hearth.celery.",
+    **_BROKER_OPTIONS,
 }
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"

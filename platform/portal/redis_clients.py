@@ -7,6 +7,8 @@ from threading import Lock
 
 from redis import Redis
 
+from tenants import redis_address
+
 _making = Lock()
 
 
@@ -22,4 +24,4 @@ def client(url: str, timeout_seconds: float) -> Redis:
 
 @cache
 def _client(url: str, timeout_seconds: float) -> Redis:
-    return Redis.from_url(url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds)
+    return redis_address.client(url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds)

@@ -20,12 +20,12 @@ from django.contrib.sessions.models import Session
 from django.db import DatabaseError, connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
-from redis import Redis, RedisError
+from redis import RedisError
 
 from billing.models import PriceBook
 from retention import metrics
 from retention.models import Erasure
-from tenants import audit, policy_epoch
+from tenants import audit, policy_epoch, redis_address
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import PLATFORM_SLUG, TenantId
@@ -171,7 +171,7 @@ def _erase_redis(tenant_id: TenantId) -> int:
     """Delete everything that the tenant has in Redis; return how many keys. Raises RedisError."""
     deleted = 0
     for url in {settings.REDIS_LIMITS_URL, settings.REDIS_CACHE_URL}:
-        with Redis.from_url(
+        with redis_address.client(
             url, socket_timeout=REDIS_TIMEOUT_SECONDS, socket_connect_timeout=REDIS_TIMEOUT_SECONDS
         ) as redis:
             names: Iterator[bytes] = redis.scan_iter(match=f"{keyspace.tenant_prefix(tenant_id)}*", count=1000)

@@ -10,6 +10,7 @@ import pytest
 from hearth import environment, service_urls
 from hearth.paths import sockets_dir
 from hearth.service_urls import DATABASE_TIMEOUTS
+from tenants import redis_address
 
 
 @pytest.mark.parametrize(
@@ -31,28 +32,44 @@ def test_what_the_url_says_of_the_connection_wins() -> None:
     assert found["OPTIONS"] == {**DATABASE_TIMEOUTS, "sslmode": "require", "connect_timeout": "60"}
 
 
-@pytest.mark.parametrize("url", ["mysql://u@h/d", "sqlite:///x", "h/d"])
-def test_another_database_is_refused_by_the_name_of_the_variable(url: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "url", "allowed"),
+    [
+        ("DATABASE_URL", "mysql://u@h/d", "a postgresql:// URL"),
+        ("DATABASE_URL", "h/d", "a postgresql:// URL"),
+        ("DATABASE_URL", "postgresql://u@h:port/d", "ports from 1 to 65535"),
+        ("DATABASE_URL", "postgresql://u@h/d?timeout=1", 'invalid URI query parameter: "timeout"'),
+        ("DATABASE_URL", "postgresql://u:s%zzecret@h/d", "percent-encode"),
+        ("DATABASE_OWNER_URL", "postgresql://u:secret@a,b/d", "target_session_attrs=read-write or primary"),
+        ("DATABASE_URL", "postgresql://u:secret@a/d?target_session_attrs=standby", "target_session_attrs=read-write"),
+        ("DATABASE_URL", "postgresql://u@/d?host=a,b,c&port=1,2&target_session_attrs=primary", "one port for each"),
+        ("REDIS_URL", "http://:secret@h/0", "a redis://"),
+        ("REDIS_URL", "redis://:secret@h:port/0", "a redis://"),
+        ("REDIS_BROKER_URL", "redis+sentinel://:secret@a,b/", "redis+sentinel://:password@host:26379"),
+        ("REDIS_LIMITS_URL", "redis+sentinel://:secret@a,b/name/zero", "redis+sentinel://"),
+        ("REDIS_CACHE_URL", "redis+sentinel://:secret@a:port/name", "redis+sentinel://"),
+    ],
+)
+def test_a_bad_url_stops_the_start_by_the_name_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, url: str, allowed: str
+) -> None:
+    monkeypatch.setenv(name, url)
     with pytest.raises(environment.BadSetting) as refused:
-        service_urls.django_database(url)
-    assert refused.value.name == "DATABASE_URL"
+        environment.read()
+    assert refused.value.name == name
+    assert allowed in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert "s%zz" not in str(refused.value)
+
+
+def test_several_servers_are_passed_to_libpq() -> None:
+    found = service_urls.django_database("postgresql://u:p@a:5432,b:5433/d?target_session_attrs=read-write")
+    assert (found["HOST"], found["PORT"]) == ("a,b", "5432,5433")
+    assert found["OPTIONS"] == {**DATABASE_TIMEOUTS, "target_session_attrs": "read-write"}
 
 
 def test_without_an_address_commands_that_need_no_database_still_run() -> None:
-    assert service_urls.django_database("")["ENGINE"] == "django.db.backends.postgresql"
-
-
-@pytest.mark.parametrize(
-    ("url", "celery"),
-    [
-        ("redis://h:6379/2", "redis://h:6379/2"),
-        ("rediss://h/0", "rediss://h/0"),
-        ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
-        ("unix:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=0"),
-    ],
-)
-def test_a_redis_url_is_spelled_for_celery(url: str, celery: str) -> None:
-    assert service_urls.celery_url(url) == celery
+    assert service_urls.django_database("")["HOST"] == "/nonexistent"
 
 
 def test_a_redis_role_without_its_own_url_takes_the_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +88,7 @@ def test_without_an_address_redis_is_the_embedded_one_of_the_data_directory(
     monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path))
     socket = sockets_dir(tmp_path) / "redis.sock"
     assert _cache_url() == f"unix://{socket}?db=0"
-    assert service_urls.celery_url(_cache_url()) == f"redis+socket://{socket}?virtual_host=0"
+    assert redis_address.kombu(_cache_url()) == (f"redis+socket://{socket}?virtual_host=0", {})
 
 
 def _cache_url() -> str:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from redis import Redis
-
 from billing.budgets.holds import SETTLED, counter_prefix, holds_key
+from tenants import redis_address
 from tenants.ids import TenantId
 
 #: Lower bound of a counter, whatever was spent, so that DECRBY cannot overflow 64 bits.
@@ -71,7 +70,7 @@ class BudgetCounters:
     """The counters in one Redis. Methods raise redis.RedisError when it times out."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
-        self._redis = Redis.from_url(
+        self._redis = redis_address.client(
             url,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,

@@ -112,6 +112,7 @@ class Drain:
                 more = self.step()
                 after_batch(caught_up=not more)
             except Error as error:
+                self._forget()
                 connection.close()
                 if stopping:
                     logger.error("stopped with usage left in the log: %s", error)
@@ -125,6 +126,15 @@ class Drain:
                 if stopping:
                     return
                 time.sleep(POLL_SECONDS)
+
+    def _forget(self) -> None:
+        """Read the positions from the database again, and the logs from there.
+
+        A standby that was promoted may lack the last batches. Their position is of the same transaction, so they are
+        stored once more as far as their segments are still here.
+        """
+        self._tails = {}
+        self._rows = None
 
     def step(self) -> bool:
         """Read and store one batch and remove finished segments; return whether more is ready.

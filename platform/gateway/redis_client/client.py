@@ -4,8 +4,10 @@ One connection serves many requests, at a fraction of the cost of one call each.
 can be read after it was set, even if the reply to SET was not awaited.
 
 Redis may be slow, paused or down. A command without a reply within its timeout fails, and so does every command after
-it; the connection is closed, so that a late reply is not taken for another one's. After FAILURES_TO_OPEN failures in a
-row the breaker opens: commands fail at once for OPEN_SECONDS. Then one command is let through as a trial.
+it; the connection is closed, so that a late reply is not taken for another one's. So is the connection to a server that
+has become a replica: the next one leads to the primary, by the Sentinels or the name of the host. After
+FAILURES_TO_OPEN failures in a row the breaker opens: commands fail at once for OPEN_SECONDS. Then one command is let
+through as a trial.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
 #: Minimum time between two timeout checks of a late command, in which the loop reads replies that have arrived.
 MIN_CHECK_SECONDS = 0.001
+#: In the reply of a replica to a command that writes, or to a script that does.
+READ_ONLY = "READONLY You can't write against a read only replica"
 #: Items in one command; Redis serves no other client while it runs one.
 BATCH = 200
 
@@ -66,6 +70,8 @@ class RedisClient:
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
         """Raise ValueError for an invalid URL."""
         self._address = RedisAddress.of(url)
+        if self._address.primary is not None:
+            self._address.primary.on_change = self._moved
         #: For one command, from the call.
         self.timeout_seconds = timeout_seconds
         self._scripts: tuple[Script, ...] = ()
@@ -129,6 +135,8 @@ class RedisClient:
             with contextlib.suppress(RedisFailed):
                 await self.execute("PING")  # its reply comes last
         self.closed = True
+        if self._address.primary is not None:
+            await self._address.primary.close()
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
@@ -181,6 +189,9 @@ class RedisClient:
         if not self._waiting:
             self._failed(RedisUnavailable("a reply without a command"))
             return
+        if isinstance(reply, RedisReplyError) and READ_ONLY in str(reply):
+            self._failed(RedisUnavailable("the server is no longer the primary"))
+            return
         pending = self._waiting.popleft()
         self._failures = 0
         if isinstance(reply, RedisReplyError) and pending.script is not None and str(reply).startswith("NOSCRIPT"):
@@ -228,6 +239,11 @@ class RedisClient:
             metrics.REDIS_BREAKER_OPENS.inc()
         for pending in waiting:
             _fail(pending, error)
+
+    def _moved(self) -> None:
+        """Leave a server that is no longer the primary, whether or not it still answers."""
+        if self._connection is not None:
+            self._failed(RedisUnavailable("the Sentinels have chosen another primary"))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

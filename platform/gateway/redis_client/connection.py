@@ -1,9 +1,9 @@
 """One connection to one Redis: where it is, what is command first, and replies as they come.
 
 RedisFailed             what a command may end with
-├── RedisAway           slow or gone
-│   └── RedisNotAsked   left alone for a while
-└── RedisRefused        Redis answered with an error; its text is the exception's
+├── RedisUnavailable    slow, down, or no longer the primary
+│   └── RedisNotSent    the breaker is open
+└── RedisReplyError     Redis answered with an error; its text is the exception's
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import hiredis
-from redis.asyncio.connection import parse_url
+
+from gateway.redis_client.primary import Primary
+from tenants import redis_address
 
 Argument = str | bytes | int
 
@@ -53,39 +55,46 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisAddress:
-    """The address of a Redis and the commands that open a connection. ``path``: a unix socket, else host and port."""
+    """The address of a Redis and the commands that open a connection.
 
-    path: str | None
+    ``path``: a unix socket; ``primary``: what follows the Sentinels' choice; else ``host`` and ``port``.
+    """
+
+    path: str
     host: str
     port: int
+    primary: Primary | None
     tls: ssl.SSLContext | None
     login: tuple[tuple[Argument, ...], ...]
 
     @classmethod
     def of(cls, url: str) -> RedisAddress:
-        """Read a ``redis://``, ``rediss://`` or ``unix://`` URL, as redis-py does. Raises ValueError."""
-        options: Mapping[str, Any] = parse_url(url)
+        """Read a URL as :mod:`tenants.redis_address` describes. Raises ValueError."""
+        found = redis_address.parse(url)
         login: list[tuple[Argument, ...]] = []
-        if options.get("password") is not None:
-            user = [options["username"]] if options.get("username") else []
-            login.append(("AUTH", *user, options["password"]))
-        if options.get("db"):
-            login.append(("SELECT", options["db"]))
+        if found.password:
+            user = [found.username] if found.username else []
+            login.append(("AUTH", *user, found.password))
+        if found.database:
+            login.append(("SELECT", found.database))
+        host, port = found.servers[0] if found.servers else ("", 0)
         return cls(
-            path=options.get("path"),
-            host=options.get("host", "localhost"),
-            port=options.get("port", 6379),
-            tls=_tls(options) if url.startswith("rediss:") else None,
+            path=found.path,
+            host=host,
+            port=port,
+            primary=Primary(found) if found.primary else None,
+            tls=_tls(found.options) if found.tls else None,
             login=tuple(login),
         )
 
     async def connect(self, connection: RedisConnection) -> None:
         """Open the connection. Raises OSError."""
         loop = asyncio.get_running_loop()
-        if self.path is not None:
+        if self.path:
             await loop.create_unix_connection(lambda: connection, self.path)
-        else:
-            await loop.create_connection(lambda: connection, self.host, self.port, ssl=self.tls)
+            return
+        host, port = (self.host, self.port) if self.primary is None else await self.primary.find()
+        await loop.create_connection(lambda: connection, host, port, ssl=self.tls)
 
 
 class RedisConnection(asyncio.Protocol):

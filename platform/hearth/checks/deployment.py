@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
 
 import psutil
 import psycopg
@@ -30,6 +29,8 @@ from hearth.instance import start_options
 from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 from hearth.service_urls import NODE_REDIS_USER
+from tenants import redis_address
+from tenants.database import address
 from workers.agent.processes import engine_account
 from workers.system_account import CREATE, AccountUnusable
 
@@ -74,7 +75,7 @@ def _databases(settings: Environment) -> Iterator[Finding]:
             "The embedded PostgreSQL would be used: it has no backups and cannot be reached from a second machine.",
             "Set DATABASE_URL and DATABASE_OWNER_URL to a server of your own.",
         )
-    elif _user(settings.database_url) == (_user(settings.database_owner_url) or OWNER):
+    elif _database_user(settings.database_url) == (_database_user(settings.database_owner_url) or OWNER):
         yield Finding(
             "Every process may change the schema and see every tenant's rows: DATABASE_URL is of the owner's role.",
             "Give DATABASE_URL a role of its own, hearth_app, which owns nothing (docs/configuration.md).",
@@ -123,14 +124,15 @@ def _node_rights(instance: Instance, settings: Environment) -> Iterator[Finding]
     """Yield a finding for each server to which a further machine logs in with more than the rights of a node."""
     if not instance.node_path.exists():
         return
-    if _user(settings.database_url) != f"hearth_node_{instance.node}":
+    user = _database_user(settings.database_url)
+    if user != f"hearth_node_{instance.node}":
         yield Finding(
-            f"Whoever steals this node has every tenant's data: DATABASE_URL is of {_user(settings.database_url)!r}.",
+            f"Whoever steals this node has every tenant's data: DATABASE_URL is of {user!r}.",
             f"Use the role hearth_node_{instance.node} (docs/deployment.md, A second node).",
         )
     for name in ("redis_url", *REDIS_SETTINGS):
         url = getattr(settings, name)
-        if url and _user(url) != NODE_REDIS_USER:
+        if url and redis_address.parse(url).username != NODE_REDIS_USER:
             yield Finding(
                 f"Whoever steals this node may change limits and read stored responses: {environment.variable(name)} "
                 f"is not of the user {NODE_REDIS_USER}.",
@@ -139,17 +141,30 @@ def _node_rights(instance: Instance, settings: Environment) -> Iterator[Finding]
 
 
 def _passwords(settings: Environment) -> Iterator[Finding]:
-    for name in ("database_url", "database_owner_url", "redis_url", *REDIS_SETTINGS):
-        url = urlsplit(getattr(settings, name))
-        if url.hostname is None:  # not set, or a unix socket, which file permissions protect
-            continue
-        length = len(unquote(url.password or ""))
-        if length < SHORTEST_PASSWORD:
-            found = f"of {length} characters" if length else "missing"
+    for name, what, password in _all_passwords(settings):
+        if len(password) < SHORTEST_PASSWORD:
+            found = f"of {len(password)} characters" if password else "missing"
             yield Finding(
-                f"The password in {environment.variable(name)} is {found}.",
+                f"The {what} in {environment.variable(name)} is {found}.",
                 f"Let the server ask for a random one of at least {SHORTEST_PASSWORD} characters, and put it there.",
             )
+
+
+def _all_passwords(settings: Environment) -> Iterator[tuple[str, str, str]]:
+    """Yield the password of each server that is reached by network, with its setting and what it is called there.
+
+    File permissions protect unix sockets. Whoever may command Sentinels can make another server the primary.
+    """
+    for name in ("database_url", "database_owner_url"):
+        url = getattr(settings, name)
+        if url and (database := address.parse(url)).servers:
+            yield name, "password", database.password
+    for name in ("redis_url", *REDIS_SETTINGS):
+        url = getattr(settings, name)
+        if url and (redis := redis_address.parse(url)).servers:
+            yield name, "password", redis.password
+            if redis.primary:
+                yield name, "sentinel_password", redis.sentinel_password
 
 
 def _secrets(instance: Instance) -> Iterator[Finding]:
@@ -331,6 +346,5 @@ def _is_open(host: str) -> bool:
     return address.is_unspecified or address.is_global
 
 
-def _user(url: str) -> str:
-    parts: SplitResult = urlsplit(url)
-    return unquote(parts.username or "")
+def _database_user(url: str) -> str:
+    return address.parse(url).user if url else ""

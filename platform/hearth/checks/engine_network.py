@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from hearth import environment
 from hearth.environment import Environment
+from tenants import redis_address
+from tenants.database import address
 from workers.agent.processes.engine_account import EngineAccount
 
 #: An address on the Internet that answers on this port everywhere; nothing is sent to it.
 OUTSIDE = ("1.1.1.1", 443)
-#: The settings that name servers, and their default ports.
-SETTINGS = {"database_url": 5432} | dict.fromkeys(
-    ("redis_url", "redis_limits_url", "redis_cache_url", "redis_broker_url"), 6379
-)
+#: The settings that name servers.
+DATABASE_SETTINGS = ("database_url",)
+REDIS_SETTINGS = ("redis_url", "redis_limits_url", "redis_cache_url", "redis_broker_url")
 TIMEOUT_SECONDS = 2.0
 #: Prints the index of each ``host port`` that accepts a connection, all tried at once.
 _TRY = """import socket, sys, threading
@@ -44,11 +44,12 @@ def reachable(account: EngineAccount, settings: Environment) -> list[str]:
     pairs = [text for _, host, port in targets for text in (host, str(port))]
     command = account.command([sys.executable, "-I", "-c", _TRY, str(TIMEOUT_SECONDS), *pairs])
     tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    return [targets[int(index)][0] for index in sorted(tried.stdout.split(), key=int)]
+    return list(dict.fromkeys(targets[int(index)][0] for index in sorted(tried.stdout.split(), key=int)))
 
 
 def _servers(settings: Environment) -> Iterator[tuple[str, str, int]]:
-    for name, default_port in SETTINGS.items():
-        url = urlsplit(getattr(settings, name))
-        if url.hostname is not None:
-            yield environment.variable(name), url.hostname, url.port or default_port
+    for name in DATABASE_SETTINGS + REDIS_SETTINGS:
+        url = getattr(settings, name)
+        if url:
+            read = address.parse if name in DATABASE_SETTINGS else redis_address.parse
+            yield from ((environment.variable(name), *server) for server in read(url).servers)

@@ -9,6 +9,7 @@ import redis
 
 from hearth.checks.finding import Finding
 from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
+from tenants import redis_address
 
 CONNECT_SECONDS = 3
 SOME_KEY = "hearth:{tenant}:budget:1:2"
@@ -54,7 +55,7 @@ def findings(urls: Mapping[str, bool]) -> Iterator[Finding]:
     """
     for url, may_evict in urls.items():
         try:
-            with redis.Redis.from_url(
+            with redis_address.client(
                 url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS, decode_responses=True
             ) as client:
                 yield from _memory(client, may_evict=may_evict)

@@ -20,6 +20,7 @@ from routing import decision_record, explanation
 from routing.errors import NotShared
 from routing.explanation import Decision
 from routing.router import Candidate
+from tenants import redis_address
 
 REDIS_TIMEOUT_SECONDS = 5.0
 
@@ -101,7 +102,7 @@ def _decisions(request_id: UUID) -> list[Decision]:
     settings = environment.read()
     url = service_urls.redis_url(settings, settings.redis_cache_url)
     try:
-        with redis.Redis.from_url(
+        with redis_address.client(
             url, socket_timeout=REDIS_TIMEOUT_SECONDS, socket_connect_timeout=REDIS_TIMEOUT_SECONDS
         ) as client:
             items = cast("list[bytes]", client.lrange(decision_record.KEY, 0, -1))

@@ -21,7 +21,7 @@ from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
 from hearth.paths import LEFT_MARK
 from hearth.provisioning import secrets_transfer
-from tenants import audit
+from tenants import audit, redis_address
 from tenants.audit import SYSTEM
 from tenants.database import schema_version
 from tenants.models import AuditEntry
@@ -85,7 +85,7 @@ def check_servers() -> None:
             "Start or upgrade the first machine before this one: `hearth up` or `hearth bootstrap` there.",
         )
     try:
-        with redis.Redis.from_url(settings.REDIS_LIMITS_URL, socket_connect_timeout=REDIS_TIMEOUT_SECONDS) as client:
+        with redis_address.client(settings.REDIS_LIMITS_URL, socket_connect_timeout=REDIS_TIMEOUT_SECONDS) as client:
             client.ping()
     except redis.RedisError as error:
         raise JoinRefused(

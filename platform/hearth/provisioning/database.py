@@ -11,10 +11,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urlsplit
 
 from hearth.instance.instance import Instance
 from hearth.instance.start_options import EngineChoice, StartOptions
+from tenants.database import address
 from tenants.database.lock_waits import WAITING
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def migrate(instance: Instance, *, contract: bool = False) -> None:
     owner may do.
     """
     commands = [["migrate", "--noinput", *(["--contract"] if contract else [])], ["ensure_partitions"]]
-    role = urlsplit(instance.app_url()).username
-    if role and role != urlsplit(instance.owner_url()).username:
-        commands.append(["grant_role", unquote(role)])
+    role = address.parse(instance.app_url()).user
+    if role and role != address.parse(instance.owner_url()).user:
+        commands.append(["grant_role", role])
     _manage(instance, commands)
 
 

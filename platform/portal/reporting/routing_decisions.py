@@ -9,11 +9,12 @@ from typing import cast
 from uuid import UUID
 
 from django.conf import settings
-from redis import Redis, RedisError
+from redis import RedisError
 
 from catalogue.routing_policy import TERMS
 from routing import decision_record, explanation
 from routing.explanation import Decision
+from tenants import redis_address
 
 #: A page does not wait longer for Redis.
 TIMEOUT_SECONDS = 0.5
@@ -47,7 +48,7 @@ def of_request(request_id: UUID) -> tuple[DecisionTable, ...]:
     """Return the decisions, one for each attempt; none if they are not kept any more, or Redis is unavailable."""
     with (
         suppress(RedisError),
-        Redis.from_url(
+        redis_address.client(
             settings.REDIS_CACHE_URL, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
         ) as redis,
     ):

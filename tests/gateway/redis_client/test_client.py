@@ -216,10 +216,10 @@ async def test_a_password_and_a_database_of_the_url_are_said_first() -> None:
 @pytest.mark.parametrize(
     ("url", "where"),
     [
-        ("redis://h", (None, "h", 6379, False, ())),
-        ("redis://:p%3A@h:1/2", (None, "h", 1, False, (("AUTH", "p:"), ("SELECT", 2)))),
-        ("rediss://u:p@h:1", (None, "h", 1, True, (("AUTH", "u", "p"),))),
-        ("unix:///run/r.sock", ("/run/r.sock", "localhost", 6379, False, ())),
+        ("redis://h", ("", "h", 6379, False, ())),
+        ("redis://:p%3A@h:1/2", ("", "h", 1, False, (("AUTH", "p:"), ("SELECT", 2)))),
+        ("rediss://u:p@h:1", ("", "h", 1, True, (("AUTH", "u", "p"),))),
+        ("unix:///run/r.sock", ("/run/r.sock", "", 0, False, ())),
     ],
 )
 def test_an_address_is_read_as_redis_py_reads_it(url: str, where: tuple[object, ...]) -> None:

@@ -11,13 +11,12 @@ import logging
 import time
 from collections.abc import Callable
 
-import redis.asyncio as aioredis
-
 from gateway import metrics
 from gateway.redis_client.client import RedisClient
 from routing.errors import BadMessage
 from routing.exchange import Exchange
 from routing.router import Router
+from tenants import redis_address
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class RoutingExchange:
         self._has_other_hosts = has_other_hosts
         self._exchange = Exchange(router)
         #: Channels are the same in all databases of a Redis.
-        self._channel = b"%b:%d" % (CHANNEL, aioredis.ConnectionPool.from_url(url).connection_kwargs.get("db", 0))
+        self._channel = b"%b:%d" % (CHANNEL, redis_address.parse(url).database)
         self._tasks: list[asyncio.Task[None]] = []
         metrics.ROUTING_REMOTE_PROCESSES.set_function(lambda: router.state.remote_processes)
 
@@ -84,7 +83,10 @@ class RoutingExchange:
 
     async def _hear(self, trouble: _Trouble) -> None:
         """Apply what others tell while it is this process's part. Raises RedisError, OSError."""
-        async with aioredis.Redis.from_url(self._url) as client, client.pubsub(ignore_subscribe_messages=True) as heard:
+        async with (
+            redis_address.async_client(self._url) as client,
+            client.pubsub(ignore_subscribe_messages=True) as heard,
+        ):
             await heard.subscribe(self._channel)
             while self._listens():
                 message = await heard.get_message(timeout=RECONNECT_SECONDS)
