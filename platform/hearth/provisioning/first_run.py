@@ -56,10 +56,28 @@ class Bootstrapped:
     admin_username: str
     admin_password: str
     tenants: tuple[DemoTenant, ...]
+    #: Empty: no model was deployed.
     model_name: str
     #: A sentence for operators if the model has no price, or empty.
     price_note: str
     replicas: int
+
+
+def run_without_model(*, demo: bool) -> Bootstrapped:
+    """Create the operator and, with ``demo``, the demo tenants; deploy nothing and register no node.
+
+    Needs a migrated database. Raises PreflightError if the secrets are not the cluster's, and OSError when the keys
+    cannot be written.
+    """
+    _first_people()
+    return Bootstrapped(
+        admin_username=ADMIN,
+        admin_password=settings.SECRETS.admin_password,
+        tenants=demo_tenants.ensure(settings.DATA_DIR, create=demo),
+        model_name="",
+        price_note="",
+        replicas=0,
+    )
 
 
 def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str, demo: bool) -> Bootstrapped:
@@ -68,9 +86,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     Needs a migrated database. Raises PreflightError if the name of a given model is taken, the errors of the packages
     it calls, and OSError when the keys cannot be written.
     """
-    cluster.declare_secrets()
-    platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
-    _admin()
+    platform = _first_people()
     last = start_options.read_last(settings.DATA_DIR)
     before = _last_revision(last)
     deployed = _deployed(before, last)
@@ -198,6 +214,14 @@ def _check_name_is_free(name: str) -> None:
         raise PreflightError(
             error.problem, "Leave out --model to serve the model of the last start, or give another one."
         ) from error
+
+
+def _first_people() -> Tenant:
+    """Declare the secrets and create the operator and the platform's own tenant, which is returned."""
+    cluster.declare_secrets()
+    platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
+    _admin()
+    return platform
 
 
 def _tenant(slug: str, name: str, policy: Policy) -> Tenant:

@@ -55,6 +55,16 @@ def test_a_second_run_changes_nothing(data_dir: Path) -> None:
     assert stat.S_IMODE((data_dir / demo_tenants.FILE_NAME).stat().st_mode) == 0o600
 
 
+def test_without_a_model_there_is_an_operator_and_no_node() -> None:
+    first = first_run.run_without_model(demo=False)
+    assert first_run.run_without_model(demo=False) == first
+    assert (first.model_name, first.tenants) == ("", ())
+    assert User.objects.get().check_password(first.admin_password)
+    assert [tenant.slug for tenant in Tenant.objects.all()] == ["platform"]
+    assert not Node.objects.exists()
+    assert not Deployment.objects.exists()
+
+
 def test_the_demo_keys_are_the_tenants_own() -> None:
     first = run()
     assert [(each.slug, keys.authenticate(each.api_key).tenant.slug) for each in first.tenants] == [

@@ -21,6 +21,7 @@ from hearth.cli.instance.start_options import (
 from hearth.instance import roles
 from hearth.instance.instance import from_environment
 from hearth.instance.progress import Progress
+from hearth.instance.start_options import StartOptions
 from hearth.provisioning import database, secrets_transfer
 from hearth.supervisor import lock
 from hearth.supervisor import node as node_host
@@ -78,8 +79,13 @@ def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
 
 
 @click.command(short_help="Migrate the database and fill it, once.")
+@click.option(
+    "--no-model",
+    is_flag=True,
+    help="Deploy no model and register no node: `hearth apply` deploys, and nodes register themselves.",
+)
 @with_options(START_OPTIONS)
-def bootstrap(**given: Any) -> None:
+def bootstrap(*, no_model: bool, **given: Any) -> None:
     """Do what `hearth up` does before it starts anything, for instances in parts, before their roles.
 
     Creates the secrets, migrates the database of DATABASE_OWNER_URL, and creates the operator, the model and its
@@ -87,6 +93,8 @@ def bootstrap(**given: Any) -> None:
     differ: an option that is left out keeps its value of the last time; the defaults of the first time are in
     [brackets].
     """
+    if no_model and StartOptions() != start_options(given):
+        raise click.UsageError("--no-model deploys nothing: leave out the options of the model and of its pool.")
     instance, options, progress = from_environment(), start_options(given), Progress()
     if not instance.database_url:
         raise PreflightError(
@@ -99,11 +107,14 @@ def bootstrap(**given: Any) -> None:
     database.connect(instance)
     from hearth.provisioning import demo_tenants  # its models need Django
 
-    wanted = options.engine or database.remembered_engine(instance)
-    first = database.bootstrap(instance, options, "simulated" if wanted == "simulated" else "vllm")
+    if no_model:
+        first = database.bootstrap_without_model(instance)
+    else:
+        wanted = options.engine or database.remembered_engine(instance)
+        first = database.bootstrap(instance, options, "simulated" if wanted == "simulated" else "vllm")
     database.disconnect()
     # no secret: in a container this goes to a log
-    progress.log(f"Serves {first.model_name}; sign in as {first.admin_username}")
+    progress.log(f"Serves {first.model_name or 'no model yet'}; sign in as {first.admin_username}")
     progress.log(f"The password is admin_password in {instance_secrets.path_in(instance.data_dir)}")
     if first.tenants:
         progress.log(f"Keys of the demo tenants are in {instance.data_dir / demo_tenants.FILE_NAME}")
@@ -119,6 +130,25 @@ def secrets() -> None:
     Over the network, without a file on disk:
       hearth secrets export - | ssh OTHER hearth secrets import -
     """
+
+
+@secrets.command("create", short_help="Make the secrets of a new instance.")
+def create_secrets() -> None:
+    """Make new secrets in HEARTH_DATA_DIR, where there are none, and start nothing.
+
+    For an instance whose secrets are kept somewhere else, as in Kubernetes, before anything of it runs. `export`
+    prints them.
+    """
+    instance = from_environment()
+    os.umask(roles.UMASK)
+    preflight.check_folders(instance)
+    path = instance_secrets.path_in(instance.data_dir)
+    if path.exists():
+        raise PreflightError(
+            f"{path} exists already.", "Nothing was changed; name another HEARTH_DATA_DIR for new ones."
+        )
+    instance_secrets.load_or_create(instance.data_dir)
+    click.echo(f"New secrets are in {path}.", err=True)
 
 
 @secrets.command("export", short_help="Write secrets of HEARTH_DATA_DIR to a file.")
