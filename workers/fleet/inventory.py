@@ -6,37 +6,25 @@ queries, whatever the size of the fleet.
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 from uuid import UUID
 
-from django.db.models import (
-    BooleanField,
-    Exists,
-    ExpressionWrapper,
-    OuterRef,
-    Prefetch,
-    Q,
-    QuerySet,
-)
-from django.db.models.functions import Now
+from django.db.models import Prefetch, Q
 
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
 from workers.engines.driver import named_version
 from workers.fleet import engine_versions, history, rollout_status, weights
-from workers.fleet.history import Decision, Transition
-from workers.fleet.lookup import short
-from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
+from workers.fleet.history import Decision
+from workers.fleet.placeholders import PlaceholderStatus, placeholder_rows, placeholder_status
+from workers.fleet.pool_status import NodeStatus, PoolStatus, pool_statuses
+from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows, replica_status
 from workers.fleet.rollout_status import RolloutStatus
-from workers.fleet.slots import SlotStatus, slot_rows, slot_status
 from workers.fleet.weights import WeightsStatus
-from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler.reconciler import ENDED
+from workers.models import Deployment, DeploymentPool, Placeholder, Replica
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary, Summaries
@@ -45,177 +33,6 @@ from workers.serving.start_times import StartSummary, Summaries
 LAST_TRANSITIONS = 6
 LAST_DECISIONS = 12
 _EVICTING = Placeholder.State.EVICTING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStatus:
-    """One engine. ``leaving`` means that it stops once its replacement is ready."""
-
-    id: UUID
-    deployment: str
-    model: str
-    node: str | None
-    state: str
-    since: dt.datetime
-    #: Time in this state, by the database's clock.
-    state_seconds: float
-    wanted: bool
-    leaving: bool
-    #: What its rollout's canary found: ``""`` where it needs none; only "" and "passed" get requests.
-    canary: str
-    running_requests: int
-    waiting_requests: int
-    #: 0 to 1.
-    kv_usage: float
-    #: Tokens that its KV cache holds.
-    cache_tokens: int | None
-    #: Tokens that it keeps in host memory.
-    host_cache_tokens: int | None
-    #: Requests that its engine runs at once.
-    max_requests: int | None
-    #: Its longest prompt and completion together.
-    context_tokens: int | None
-    #: Level it was started from, empty until that is known; and why not from a warmer one.
-    start_level: str
-    start_note: str
-    startup_seconds: float | None
-    #: The placeholder it was promoted from.
-    placeholder: UUID | None
-    generation: int
-    port: int | None
-    attempts: int
-    next_attempt_at: dt.datetime | None
-    drain_deadline: dt.datetime | None
-    last_error: str
-    transitions: tuple[Transition, ...]
-
-    @property
-    def name(self) -> str:
-        """Return its deployment and the end of its id, as lists show it."""
-        return f"{self.deployment}/{short(self.id)}"
-
-    @property
-    def running(self) -> bool:
-        """Return whether it has or will have a process."""
-        return self.state not in ENDED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotGroup:
-    """One or more slots of a node and what holds them; a replica of several slots has one group.
-
-    ``slots`` is empty for a replica that has none: it has ended and is not replaced yet.
-    """
-
-    kind: Literal["replica", "placeholder", "free", "quarantined", "gone"]
-    slots: tuple[SlotStatus, ...]
-    replica: ReplicaStatus | None = None
-    placeholder: PlaceholderStatus | None = None
-
-    @property
-    def label(self) -> str:
-        """Return the numbers of its slots."""
-        if not self.slots:
-            return "no slot"
-        numbers = ", ".join(str(slot.index) for slot in self.slots)
-        return f"slot {numbers}" if len(self.slots) == 1 else f"slots {numbers}"
-
-    @property
-    def holder(self) -> str:
-        """Return ``replica chat/1a2b3c``, ``placeholder 1a2b3c``, or nothing."""
-        if self.replica is not None:
-            return f"replica {self.replica.name}"
-        return f"placeholder {short(self.placeholder.id)}" if self.placeholder is not None else ""
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Return what is wrong with its slots, one entry for each unhealthy one."""
-        return tuple(slot.fault or slot.health for slot in self.slots if not slot.healthy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
-    """A machine with an agent. ``alive`` while the agent renews its lease."""
-
-    id: UUID
-    name: str
-    pool: str
-    address: str
-    alive: bool
-    #: When its agent's lease ends or ended; None before the first.
-    lease_expires_at: dt.datetime | None
-    cordoned: bool
-    #: The versions of engines that its agent reports; the first of each engine runs revisions that name none.
-    engines: tuple[str, ...]
-    slot_groups: tuple[SlotGroup, ...]
-    #: Placeholders whose slot already belongs to another holder and whose processes are being killed.
-    evicting: tuple[PlaceholderStatus, ...]
-
-    @property
-    def slots(self) -> tuple[SlotStatus, ...]:
-        """Return its slots, those of one group together."""
-        return tuple(slot for group in self.slot_groups for slot in group.slots)
-
-    @property
-    def slot_count(self) -> int:
-        """Return how many slots it has, unhealthy ones included."""
-        return len(self.slots)
-
-    @property
-    def free_count(self) -> int:
-        """Return how many slots can be leased."""
-        return sum(group.kind == "free" for group in self.slot_groups)
-
-    @property
-    def replaceable_count(self) -> int:
-        """Return how many slots a replica can get: free ones, and those of placeholders, which are evicted for it."""
-        return sum(len(group.slots) for group in self.slot_groups if group.kind in {"free", "placeholder"})
-
-    @property
-    def warm_count(self) -> int:
-        """Return how many of its placeholders are warm."""
-        held = (group.placeholder for group in self.slot_groups if group.placeholder is not None)
-        return sum(placeholder.state == Placeholder.State.WARM for placeholder in held)
-
-    def health_count(self, health: str) -> int:
-        """Return how many of its slots have that health."""
-        return sum(slot.health == health for slot in self.slots)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStatus:
-    """Nodes of one kind. The pool with the lowest priority is filled first."""
-
-    name: str
-    kind: str
-    region: str
-    priority: int
-    placeholders_per_node: int
-    placeholder_level: str
-    #: Shares of a deployment's capacity here at which its next pool is prepared, and released again.
-    high_water: float
-    low_water: float
-    nodes: tuple[NodeStatus, ...]
-
-    @property
-    def placeholders_wanted(self) -> int:
-        """Return how many placeholders its nodes keep while they have slots for them."""
-        return self.placeholders_per_node * sum(node.alive and not node.cordoned for node in self.nodes)
-
-    @property
-    def placeholders_warm(self) -> int:
-        """Return how many placeholders are warm."""
-        return sum(node.warm_count for node in self.nodes)
-
-    @property
-    def free_count(self) -> int:
-        """Return how many slots can be leased."""
-        return sum(node.free_count for node in self.nodes)
-
-    @property
-    def slot_count(self) -> int:
-        """Return how many slots its nodes have, unhealthy ones included."""
-        return sum(node.slot_count for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,14 +152,14 @@ def read(node: str | None = None) -> Fleet:
     on_node = Q() if node is None else Q(node__name=node)
     deployments = _deployment_rows(node)
     measured = start_times.summaries({row.revision_id for row in deployments})
-    rows = list(_replica_rows(on_node))
+    rows = list(replica_rows(on_node))
     transitions = history.transitions_of(rows, LAST_TRANSITIONS) if whole else {}
-    replicas = tuple(_replica(row, transitions.get(row.id, ())) for row in rows)
+    replicas = tuple(replica_status(row, transitions.get(row.id, ())) for row in rows)
     placeholders = tuple(
         placeholder_status(row, measured, deployments)
-        for row in placeholder_rows().filter(on_node).filter(_holds_slot("placeholder") | Q(state=_EVICTING))
+        for row in placeholder_rows().filter(on_node).filter(holds_slot("placeholder") | Q(state=_EVICTING))
     )
-    pools = _pools(node, replicas, placeholders)
+    pools = pool_statuses(node, replicas, placeholders)
     return Fleet(
         deployments=tuple(_deployments(deployments, replicas, measured, pools)) if whole else (),
         pools=pools,
@@ -358,142 +175,6 @@ def _deployment_rows(node: str | None) -> list[Deployment]:
     links = DeploymentPool.objects.select_related("pool").order_by("sequence")
     rows = Deployment.objects.filter(of_node, archived_at=None).select_related("revision__model")
     return list(rows.prefetch_related(Prefetch("deploymentpool_set", queryset=links)).order_by("name"))
-
-
-def _holds_slot(holder: str) -> Exists:
-    return Exists(SlotLease.objects.filter(**{holder: OuterRef("pk")}, released_at=None))
-
-
-def _replica_rows(on_node: Q) -> QuerySet[Replica]:
-    over = Q(desired_state=Replica.Desired.STOPPED, state__in=ENDED) & ~_holds_slot("replica")
-    rows = Replica.objects.filter(on_node).exclude(over).select_related("deployment", "revision__model", "node")
-    return rows.annotate(age=STATE_AGE).order_by("id")
-
-
-def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
-    return ReplicaStatus(
-        id=row.id,
-        deployment=row.deployment.name,
-        model=row.revision.model.name,
-        node=row.node.name if row.node else None,
-        state=row.state,
-        since=row.state_since,
-        state_seconds=age_seconds(row),
-        wanted=row.desired_state == Replica.Desired.RUNNING,
-        leaving=row.leaving,
-        canary=row.canary,
-        running_requests=row.running_requests,
-        waiting_requests=row.waiting_requests,
-        kv_usage=row.kv_usage,
-        cache_tokens=row.cache_tokens,
-        host_cache_tokens=row.host_cache_tokens,
-        max_requests=row.max_requests,
-        context_tokens=row.context_tokens,
-        start_level=row.start_level,
-        start_note=row.start_note,
-        startup_seconds=row.startup_seconds,
-        placeholder=row.placeholder_id,
-        generation=row.generation,
-        port=row.port,
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        drain_deadline=row.drain_deadline,
-        last_error=row.last_error,
-        transitions=tuple(transitions),
-    )
-
-
-def _pools(
-    node: str | None, replicas: Sequence[ReplicaStatus], placeholders: Sequence[PlaceholderStatus]
-) -> tuple[PoolStatus, ...]:
-    leases = SlotLease.objects.filter(Q() if node is None else Q(slot__node__name=node), released_at=None)
-    holders = {
-        slot: replica or placeholder
-        for slot, replica, placeholder in leases.values_list("slot_id", "replica_id", "placeholder_id")
-    }
-    nodes = (
-        Node.objects.filter(Q() if node is None else Q(name=node))
-        .annotate(alive=ExpressionWrapper(Q(lease_expires_at__gt=Now()), BooleanField()))
-        .select_related("pool")
-        .prefetch_related(Prefetch("slots", queryset=slot_rows()))
-    )
-    by_pool: dict[UUID, list[NodeStatus]] = defaultdict(list)
-    for row in nodes.order_by("name"):
-        there = [each for each in replicas if each.node == row.name]
-        warm = [each for each in placeholders if each.node == row.name]
-        by_pool[row.pool_id].append(_node(row, there, warm, holders))
-    pools = Pool.objects.filter(Q() if node is None else Q(id__in=by_pool)).order_by("priority", "name")
-    return tuple(
-        PoolStatus(
-            name=pool.name,
-            kind=pool.kind,
-            region=pool.region,
-            priority=pool.priority,
-            placeholders_per_node=pool.placeholders_per_node,
-            placeholder_level=pool.placeholder_level,
-            high_water=pool.high_water,
-            low_water=pool.low_water,
-            nodes=tuple(by_pool[pool.id]),
-        )
-        for pool in pools
-    )
-
-
-def _node(
-    row: Node,
-    replicas: Sequence[ReplicaStatus],
-    placeholders: Sequence[PlaceholderStatus],
-    holders: Mapping[UUID, UUID],
-) -> NodeStatus:
-    return NodeStatus(
-        id=row.id,
-        name=row.name,
-        pool=row.pool.name,
-        address=row.address,
-        alive=bool(getattr(row, "alive")),  # noqa: B009 - an annotation, unknown to the model's type
-        lease_expires_at=row.lease_expires_at,
-        cordoned=row.cordoned,
-        engines=tuple(row.engines) if row.known_engines else (),
-        slot_groups=_slot_groups(
-            row.slots.all(),
-            holders,
-            {each.id: each for each in replicas},
-            {each.id: each for each in placeholders},
-        ),
-        evicting=tuple(each for each in placeholders if each.state == _EVICTING),
-    )
-
-
-def _slot_groups(
-    slots: Iterable[Slot],
-    holders: Mapping[UUID, UUID],
-    replicas: Mapping[UUID, ReplicaStatus],
-    placeholders: Mapping[UUID, PlaceholderStatus],
-) -> tuple[SlotGroup, ...]:
-    """Return the groups of a node in the order of its slots, then its replicas without a slot.
-
-    ``holders`` maps a slot to the replica or placeholder with its open lease; the other two are those of the node.
-    """
-    groups: dict[UUID, SlotGroup] = {}
-    for row in sorted(slots, key=lambda slot: slot.index):
-        slot = slot_status(row)
-        holder = holders.get(slot.id)
-        if holder in replicas or holder in placeholders:
-            assert holder is not None
-            taken = (*groups[holder].slots, slot) if holder in groups else (slot,)
-            kind: Literal["replica", "placeholder"] = "replica" if holder in replicas else "placeholder"
-            replica, placeholder = replicas.get(holder), placeholders.get(holder)
-            groups[holder] = SlotGroup(kind=kind, slots=taken, replica=replica, placeholder=placeholder)
-        else:
-            groups[slot.id] = SlotGroup(kind=_unheld(slot), slots=(slot,))
-    without = [SlotGroup(kind="replica", slots=(), replica=each) for each in replicas.values() if each.id not in groups]
-    return (*groups.values(), *without)
-
-
-def _unheld(slot: SlotStatus) -> Literal["free", "quarantined", "gone"]:
-    if slot.healthy:
-        return "free"
-    return "gone" if slot.health == Slot.Health.GONE else "quarantined"
 
 
 def _without_engine(row: Deployment, rollout: RolloutStatus | None, pools: Sequence[PoolStatus]) -> str:

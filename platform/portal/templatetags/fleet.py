@@ -7,7 +7,7 @@ from django.template.defaultfilters import filesizeformat
 
 from portal.formats.numbers import seconds
 from workers.fleet import lookup
-from workers.fleet.inventory import ReplicaStatus
+from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.slots import SlotStatus
 from workers.models import Level
 from workers.serving import start_times

@@ -14,6 +14,8 @@ from workers.devices.provider import Reading
 from workers.fleet import history, inventory, placeholders, slots
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
+from workers.fleet.pool_status import NodeStatus, PoolStatus, SlotGroup
+from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot, StartTime
@@ -33,7 +35,7 @@ class EventSerializer(serializers.Serializer[history.Transition]):
     reason = serializers.CharField(read_only=True)
 
 
-class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
+class ReplicaSerializer(serializers.Serializer[ReplicaStatus]):
     """One engine, with its last events, newest first."""
 
     id = serializers.UUIDField(read_only=True)
@@ -263,7 +265,7 @@ class SlotStatusSerializer(serializers.Serializer[slots.SlotStatus]):
     read_at = serializers.DateTimeField(read_only=True, allow_null=True)
 
 
-class PlaceSerializer(serializers.Serializer[inventory.SlotGroup]):
+class PlaceSerializer(serializers.Serializer[SlotGroup]):
     """Slots of a node and what holds them. A replica without a slot has an empty list of slots."""
 
     kind = serializers.CharField(read_only=True, help_text="replica, placeholder, free, quarantined or gone.")
@@ -272,7 +274,7 @@ class PlaceSerializer(serializers.Serializer[inventory.SlotGroup]):
     placeholder = PlaceholderSerializer(read_only=True, allow_null=True)
 
 
-class NodeSerializer(serializers.Serializer[inventory.NodeStatus]):
+class NodeSerializer(serializers.Serializer[NodeStatus]):
     """A machine with an agent."""
 
     id = serializers.UUIDField(read_only=True)
@@ -291,7 +293,7 @@ class NodeSerializer(serializers.Serializer[inventory.NodeStatus]):
     places = PlaceSerializer(source="slot_groups", many=True, read_only=True, help_text="In the order of their slots.")
 
 
-class PoolSerializer(serializers.Serializer[inventory.PoolStatus]):
+class PoolSerializer(serializers.Serializer[PoolStatus]):
     """Nodes of one kind; the pool with the lowest priority is filled first."""
 
     name = serializers.CharField(read_only=True)
