@@ -18,7 +18,7 @@ from typing import Any
 
 from celery.worker.control import control_command, inspect_command
 
-from workers.fleet.verbs import VERBS, Verb
+from workers.fleet.verbs import MOST_WORDS, VERBS, Verb
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +72,17 @@ def _listed(what: str) -> dict[str, Any]:
 
 
 def _register(verb: Verb) -> None:
+    # Celery's own `variadic` passes the argument before it again where no word follows.
+    more = [f"more_{number}" for number in range(1, MOST_WORDS)] if verb.several else []
+
     def handle(state: Any, **given: Any) -> dict[str, Any]:
         deadline = time.monotonic() + VERB_SECONDS
+        if verb.several and given.get(verb.arguments[-1]) is not None:
+            words = [given.get(name) for name in (verb.arguments[-1], *more)]
+            given[verb.arguments[-1]] = [word for word in words if word is not None]
         return _bounded(lambda: _do(verb, given, deadline))
 
-    arguments = [(name, str) for name in verb.arguments]
+    arguments = [(name, str) for name in (*verb.arguments, *more)]
     control_command(name=verb.name, args=arguments, signature=verb.signature, help=verb.summary)(handle)
 
 

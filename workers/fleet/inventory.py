@@ -25,6 +25,8 @@ from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
+from workers.scheduler import pool_requirements
+from workers.scheduler.pool_requirements import PoolRequirements
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary, Summaries
@@ -55,6 +57,11 @@ class DeploymentStatus:
     #: The comparison of two routing policies that runs.
     comparison: Comparison | None
     pools: tuple[str, ...]
+    #: What it requires of its pools, and those that do not have it, each with what it lacks.
+    requires: PoolRequirements
+    left_out: tuple[str, ...]
+    #: What the slots of its replicas cost in an hour, pico-dollars; None if a pool of them has no cost.
+    hour_pico: int | None
     replicas: tuple[ReplicaStatus, ...]
     #: Requests of all gateways together.
     load: DeploymentLoad
@@ -76,7 +83,8 @@ class DeploymentStatus:
         of_them = f"{self.without_slot} of {self.desired}" if self.desired > 1 else "its"
         kind = "replicas" if self.desired > 1 else "replica"
         pools = ", ".join(self.pools) or "no pool"
-        return f"no slot is free for {of_them} {kind}; add a node to {pools}, free slots there, or desire fewer"
+        text = f"no slot is free for {of_them} {kind}; add a node to {pools}, free slots there, or desire fewer"
+        return "; ".join((text, *self.left_out))
 
     @property
     def fetching(self) -> str:
@@ -209,12 +217,22 @@ def obstacles(deployment: str) -> str:
 def _without_slot(row: Deployment, replicas: Sequence[ReplicaStatus], pools: Sequence[PoolStatus]) -> int:
     """Return how many desired replicas have no slots and find none now; placeholders give their slots to replicas."""
     placed = sum(each.wanted and each.running and not each.leaving and each.node is not None for each in replicas)
-    names = {link.pool.name for link in row.deploymentpool_set.all()}
+    requires = pool_requirements.read(row.requires)
+    names = {
+        link.pool.name for link in row.deploymentpool_set.all() if not pool_requirements.unmet(requires, link.pool)
+    }
     nodes = (node for pool in pools if pool.name in names for node in pool.nodes if node.alive and not node.cordoned)
     version = named_version(row.revision.engine, row.revision.engine_version)
     fitting = (node for node in nodes if not version or version in node.engines)
     room = sum(node.replaceable_count // row.slots_per_replica for node in fitting)
     return max(0, row.desired_replicas - placed - room)
+
+
+def _hour_pico(deployment: str, pools: Sequence[PoolStatus]) -> int | None:
+    """Return what the slots of a deployment's replicas cost in an hour; None if a pool of them has no cost."""
+    used = [(pool.slot_hour_pico, count) for pool in pools if (count := pool.slots_of(deployment))]
+    costs = [cost * count for cost, count in used if cost is not None]
+    return sum(costs) if len(costs) == len(used) else None
 
 
 def _deployments(
@@ -228,6 +246,8 @@ def _deployments(
     for replica in replicas:
         by_name[replica.deployment].append(replica)
     for row in rows:
+        requires = pool_requirements.read(row.requires)
+        links = row.deploymentpool_set.all()
         yield DeploymentStatus(
             name=row.name,
             model=row.revision.model.name,
@@ -242,7 +262,10 @@ def _deployments(
             scale_down_delay_seconds=row.scale_down_delay_seconds,
             routing=routing_policy.read(row.routing).policy,
             comparison=_running_comparison(row),
-            pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
+            pools=tuple(link.pool.name for link in links),
+            requires=requires,
+            left_out=tuple(why for link in links if (why := pool_requirements.unmet(requires, link.pool))),
+            hour_pico=_hour_pico(row.name, pools),
             replicas=tuple(by_name[row.name]),
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),

@@ -7,6 +7,7 @@ from typing import Any
 
 from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
+from workers.fleet.pools import dollars
 from workers.fleet.rollout_status import RolloutStatus
 from workers.models import Slot
 from workers.serving import start_times
@@ -45,6 +46,10 @@ def pools(fleet: Fleet) -> list[Row]:
             "level": pool.placeholder_level,
             "high_water": pool.high_water,
             "low_water": pool.low_water,
+            "gpu_type": pool.gpu_type,
+            "labels": dict(pool.labels),
+            "slot_hour_usd": dollars(pool.slot_hour_pico),
+            "hour_usd": dollars(pool.hour_pico),
         }
         for pool in fleet.pools
     ]
@@ -166,6 +171,9 @@ def deployments(fleet: Fleet) -> list[Row]:
             **{name: getattr(deployment, name) for name in copied},
             "replicas": sum(replica.wanted and replica.running for replica in deployment.replicas),
             "pools": list(deployment.pools),
+            "requires": str(deployment.requires),
+            "left_out": list(deployment.left_out),
+            "hour_usd": dollars(deployment.hour_pico),
             "target_tokens_per_replica": deployment.target_tokens_per_replica,
             "routing": str(deployment.routing),
             "rollout": deployment.rollout.words if deployment.rollout else "",

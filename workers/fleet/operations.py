@@ -8,6 +8,7 @@ interleave; then the reconciler and the agents concerned are woken.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import msgspec
 from django.db import transaction
@@ -20,9 +21,10 @@ from tenants.audit import Actor
 from workers import tasks
 from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
-from workers.fleet import deployments, inventory, lookup, rollouts
+from workers.fleet import deployments, inventory, lookup, pools, rollouts
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases, weights
+from workers.scheduler import placeholder_pools, pool_requirements, promotion, reconciler, slot_leases, weights
+from workers.scheduler.pool_requirements import PoolRequirements
 from workers.serving import endpoints
 
 #: Most placeholders that a pool can keep on each node.
@@ -91,6 +93,43 @@ def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
         now=f"targets {target.target_tokens_per_replica} tokens per replica, "
         f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
     )
+
+
+@transaction.atomic
+def require(actor: Actor, deployment: str, requirements: str | PoolRequirements = "") -> Effect:
+    """Set what the deployment requires of its pools. Raises NotFound, BadValue; Refused if none of them has it."""
+    wanted = pool_requirements.parse(requirements) if isinstance(requirements, str) else requirements
+    wanted = pool_requirements.normalised(wanted)
+    reconciler.lock(wait=True)
+    row = lookup.deployment(deployment)
+    links = DeploymentPool.objects.filter(deployment=row).select_related("pool").order_by("sequence")
+    unmet = [why for link in links if (why := pool_requirements.unmet(wanted, link.pool))]
+    if unmet and len(unmet) == len(links):
+        instead = "set the pools with `celery -A hearth fleet pool set`, or give the deployment other pools"
+        raise Refused(
+            "deployment", row.name, f"none of its pools has what it would require: {'; '.join(unmet)}", instead
+        )
+    before = pool_requirements.read(row.requires)
+    if before != wanted:
+        Deployment.objects.filter(id=row.id).update(requires=pool_requirements.to_json(wanted))
+        told = {"requires": str(before)}, {"requires": str(wanted)}
+        audit.record(actor, "deployment.required", ("deployment", row.id), before=told[0], after=told[1])
+        tasks.hint(())
+    now = f"requires {wanted}" if str(wanted) else "requires nothing of its pools"
+    return Effect(
+        target=f"deployment {row.name}",
+        changed=before != wanted,
+        now=now + (f"; left out: {'; '.join(unmet)}" if unmet else ""),
+    )
+
+
+@transaction.atomic
+def pool_set(actor: Actor, pool: str, settings: str | dict[str, Any]) -> Effect:
+    """Change settings of a pool, or make it; see ``pools.change``. Raises NotFound, BadValue, BadCount, Conflict."""
+    row, changed = pools.change(actor, pool, pools.parse(settings) if isinstance(settings, str) else settings)
+    if changed:
+        tasks.hint(())
+    return Effect(target=f"pool {row.name}", changed=changed, now=f"has {pools.setting_text(pools.settings_of(row))}")
 
 
 @transaction.atomic

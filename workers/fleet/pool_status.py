@@ -116,6 +116,10 @@ class PoolStatus:
     #: Shares of a deployment's capacity here at which its next pool is prepared, and released again.
     high_water: float
     low_water: float
+    gpu_type: str
+    labels: Mapping[str, str]
+    #: What one slot costs in an hour, pico-dollars; None if nobody has said.
+    slot_hour_pico: int | None
     nodes: tuple[NodeStatus, ...]
 
     @property
@@ -127,6 +131,16 @@ class PoolStatus:
     def placeholders_warm(self) -> int:
         """Return how many placeholders are warm."""
         return sum(node.warm_count for node in self.nodes)
+
+    @property
+    def hour_pico(self) -> int | None:
+        """Return what all its slots cost in an hour, used or not, pico-dollars; None if nobody has said."""
+        return None if self.slot_hour_pico is None else self.slot_hour_pico * self.slot_count
+
+    def slots_of(self, deployment: str) -> int:
+        """Return how many slots the replicas of a deployment have here."""
+        groups = (group for node in self.nodes for group in node.slot_groups if group.replica is not None)
+        return sum(len(group.slots) for group in groups if group.replica and group.replica.deployment == deployment)
 
     @property
     def free_count(self) -> int:
@@ -170,6 +184,9 @@ def pool_statuses(
             placeholder_level=pool.placeholder_level,
             high_water=pool.high_water,
             low_water=pool.low_water,
+            gpu_type=pool.gpu_type,
+            labels=pool.labels,
+            slot_hour_pico=pool.slot_hour_pico,
             nodes=tuple(by_pool[pool.id]),
         )
         for pool in pools

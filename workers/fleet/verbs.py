@@ -19,15 +19,21 @@ if TYPE_CHECKING:
 RANGE = "number of replicas or range like 1-4"
 #: Numbers with more digits are larger than any bound.
 MAX_DIGITS = 12
+#: Most words of an argument that takes several.
+MOST_WORDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One verb: its arguments in order, of which the last ``optional`` may be left out."""
+    """One verb: its arguments in order, of which the last ``optional`` may be left out.
+
+    ``several``: the last argument takes up to MOST_WORDS words.
+    """
 
     name: str
     arguments: tuple[str, ...]
     optional: int = 0
+    several: bool = False
     #: One line, for lists of commands.
     summary: str
     #: What happens, for somebody who is about to confirm it.
@@ -47,7 +53,8 @@ class Verb:
         """Return the arguments as help texts show them."""
         required = len(self.arguments) - self.optional
         words = [name.upper() for name in self.arguments]
-        return " ".join(words[:required] + [f"[{word}]" for word in words[required:]])
+        shown = words[:required] + [f"[{word}]" for word in words[required:]]
+        return " ".join(shown) + ("..." if self.several else "")
 
     @property
     def description(self) -> str:
@@ -61,11 +68,15 @@ class Verb:
         """
         from workers.errors import BadValue
 
-        words = [str(given[name]) for name in self.arguments if given.get(name) is not None]
+        words = [_text(given[name]) for name in self.arguments if given.get(name) is not None]
         if len(words) < len(self.arguments) - self.optional:
             raise BadValue("command", f"{self.words} {' '.join(words)}".strip(), f"{self.words} {self.signature}")
         effect: Effect = self.run(actor, *words)
         return effect
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def parse_range(text: str) -> tuple[int, int | None]:
@@ -160,6 +171,17 @@ _TABLE = (
         run=_target,
     ),
     Verb(
+        name="require",
+        arguments=("deployment", "requirements"),
+        optional=1,
+        several=True,
+        summary="Set what a deployment requires of its pools: gpu_types=H100,H200 and labels=NAME:VALUE,…; or nothing.",
+        effect="New replicas are placed only in those of its pools that have one of the GPU types and every label. "
+        "Replicas that are in other pools stay until they are drained.",
+        example="require chat gpu_types=H100,H200 labels=net:ib",
+        run=_operation("require"),
+    ),
+    Verb(
         name="route",
         arguments=("deployment", "policy"),
         summary="Set how a deployment's requests choose a replica: expected-seconds, least-loaded, round-robin or "
@@ -214,6 +236,17 @@ _TABLE = (
         "become a replica; at h0 only the slot is reserved. Placeholders of another level are replaced.",
         example="warm local 2 h2",
         run=_warm,
+    ),
+    Verb(
+        name="pool_set",
+        arguments=("pool", "settings"),
+        several=True,
+        summary="Set what a pool is: priority, region, water marks, GPU type, labels, cost; kind=gpu makes a new one.",
+        effect="Settings are NAME=VALUE; what is left out stays. The pool with the lowest priority keeps its "
+        "placeholders first. Above high_water a deployment's next pool is prepared, below low_water it is released. "
+        "Deployments may require gpu_type and labels; slot_hour_usd is what one slot costs in an hour.",
+        example="pool set h100-eu priority=10 gpu_type=H100 labels=net:ib slot_hour_usd=2.50",
+        run=_operation("pool_set"),
     ),
     Verb(
         name="promote",

@@ -20,6 +20,7 @@ from workers.model_sources import files as model_files
 from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from workers.model_sources.source import ModelSpec, context_length, deployment_name, is_tiny
 from workers.models import Deployment, Pool, Slot
+from workers.sizing import gpus
 from workers.weights import choice, hub_tokens
 from workers.weights.hub_tokens import TokenUnreadable
 
@@ -134,8 +135,13 @@ def _memory_of_nodes(pool: Pool) -> list[list[int]]:
 
 
 def check_fit(files: ModelFiles, pool: Pool, slots: int) -> None:
-    """Raise ModelRefused if the weights alone are larger than the slots of one node that a replica takes."""
+    """Raise ModelRefused if the weights alone are larger than the slots of one node that a replica takes.
+
+    Where no node of the pool has said what its slots have, the pool's type of GPU does.
+    """
     gangs = [each[:slots] for each in _memory_of_nodes(pool) if len(each) >= slots and all(each[:slots])]
+    if not gangs and pool.gpu_type in gpus.KNOWN:
+        gangs = [[gpus.memory_bytes(pool.gpu_type)] * slots]
     largest = max(map(sum, gangs), default=None)
     if largest is not None and files.weight_bytes > largest:
         have = f"the largest slot of pool {pool.name} has" if slots == 1 else f"{slots} slots of pool {pool.name} have"

@@ -41,6 +41,8 @@ class Deployment(models.Model):
     routing = models.JSONField(null=True, blank=True)
     #: How its replicas are replaced, as ``workers.serving.rollout_policy`` writes it; None for the default.
     rollout = models.JSONField(null=True, blank=True)
+    #: What its pools must have, as ``workers.scheduler.pool_requirements`` writes it; None for nothing.
+    requires = models.JSONField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -37,6 +37,12 @@ class Pool(models.Model):
     #: ``low_water`` the prepared replicas are released.
     high_water = models.FloatField(default=0.7)
     low_water = models.FloatField(default=0.45)
+    #: The GPUs of its nodes, as ``workers.sizing.gpus`` spells them; empty if nobody has said.
+    gpu_type = models.CharField(max_length=63, blank=True, default="", db_default="")
+    #: What operators know about its nodes, by name: deployments may require it.
+    labels = models.JSONField(blank=True, default=dict, db_default={})
+    #: What one slot costs in an hour, pico-dollars; None if nobody has said.
+    slot_hour_pico = models.PositiveBigIntegerField(null=True, blank=True)
 
     class Meta:
         constraints = (

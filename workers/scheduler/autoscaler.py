@@ -17,7 +17,7 @@ from django.db.models import Count, FilteredRelation, Q
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
-from workers.scheduler import scaling_policy
+from workers.scheduler import pool_requirements, scaling_policy
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
@@ -188,13 +188,15 @@ def _without_surge(pools: Sequence[PoolFacts], desired: int) -> tuple[PoolFacts,
 
 def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFacts:
     pool = link.pool
+    unusable = bool(pool_requirements.unmet(pool_requirements.read(row.requires), pool))
+    open_slots = () if unusable else fleet.open_slots.get(pool.id, ())
     return PoolFacts(
         id=pool.id,
         name=pool.name,
         region=pool.region,
         replicas=fleet.replicas[row.id, pool.id],
         starting=fleet.starting[row.id, pool.id],
-        room=sum(slots // row.slots_per_replica for slots in fleet.open_slots.get(pool.id, ())),
+        room=sum(slots // row.slots_per_replica for slots in open_slots),
         high_water=pool.high_water,
         low_water=pool.low_water,
         prepared=link.prepared_replicas,

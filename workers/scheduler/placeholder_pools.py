@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from catalogue.models import ModelRevision
 from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler import promotion, slot_leases
+from workers.scheduler import pool_requirements, promotion, slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
 
 _State = Placeholder.State
@@ -118,16 +118,20 @@ def _make(node: Node) -> bool:
 
 
 def _neediest(node: Node) -> Deployment | None:
-    """Return the deployment of the node's pool with the fewest placeholders, of those whose engine the node has.
+    """Return the deployment of the node's pool with the fewest placeholders, of those that may have replicas there.
 
     A deployment whose maximum is zero is chosen only if there is no other.
     """
-    links = DeploymentPool.objects.filter(pool_id=node.pool_id, deployment__archived_at=None)
+    links = DeploymentPool.objects.filter(pool_id=node.pool_id, deployment__archived_at=None).select_related("pool")
     count = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=LEASED_STATES))
     off = Case(When(deployment__max_replicas=0, then=True), default=False)
     ranked = links.select_related("deployment__revision").annotate(placeholder_count=count, off=off)
     ordered = ranked.order_by("off", "placeholder_count", "sequence", "deployment_id")
-    return next((link.deployment for link in ordered if _has_engine(node, link.deployment.revision)), None)
+    for link in ordered:
+        unmet = pool_requirements.unmet(pool_requirements.read(link.deployment.requires), link.pool)
+        if not unmet and _has_engine(node, link.deployment.revision):
+            return link.deployment
+    return None
 
 
 def _has_engine(node: Node, revision: ModelRevision) -> bool:

@@ -20,8 +20,8 @@ from django.db.models.functions import Now
 from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
-from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases, weights
+from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
+from workers.scheduler import autoscaler, placeholder_pools, pool_requirements, promotion, slot_leases, weights
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import (
     DeploymentView,
@@ -190,9 +190,7 @@ def _nodes() -> tuple[NodeView, ...]:
 
 
 def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -> tuple[DeploymentView, ...]:
-    links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
-    for link in DeploymentPool.objects.order_by("sequence"):
-        links[link.deployment_id].append(link)
+    links = pool_requirements.usable_links()
     replicas = _replicas(opened)
     found = []
     for row in Deployment.objects.select_related("revision").order_by("id"):
@@ -201,12 +199,12 @@ def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -
         view = DeploymentView(
             id=row.id,
             desired=0 if row.archived_at else row.desired_replicas,
-            pool_ids=tuple(link.pool_id for link in links[row.id]),
+            pool_ids=tuple(link.pool_id for link in links.get(row.id, ())),
             replicas=tuple(each for kind, each in there if kind == "earlier" or of_rollout is None),
             import_class=promotion.needed(row.revision),
             engine_version=_engine_version(row.revision),
             slots_per_replica=row.slots_per_replica,
-            prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
+            prepared={link.pool_id: link.prepared_replicas for link in links.get(row.id, ()) if link.prepared_replicas},
             weights=_weights(row.revision, fetched),
         )
         if of_rollout is not None:

@@ -13,6 +13,7 @@ from django.db.models import Count, F, Q
 from catalogue.models import ModelRevision
 from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Rollout, Slot, Weights
+from workers.scheduler import pool_requirements
 from workers.scheduler.placement import WeightsState
 
 #: The state of the files by revision, then by node.
@@ -22,8 +23,9 @@ Fetched = Mapping[UUID, Mapping[UUID, WeightsState]]
 def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
     """Create the rows that are missing and delete those that nobody needs; return all, and the nodes with new ones.
 
-    A row is created on each of the ``live`` nodes of a deployment's pools that has slots for a replica, as soon as one
-    is desired. It stays while the deployment may have replicas: what scales to zero starts again without a download.
+    A row is created on each of the ``live`` nodes of a deployment's pools that has slots for a replica and what it
+    requires, as soon as one is desired. It stays while the deployment may have replicas: what scales to zero starts
+    again without a download.
     Deleting a row ends its process and leaves the files. Call it inside reconcile's transaction.
     """
     deployments = [each for each in _needed() if is_fetched(*_program(each.revision))]
@@ -41,7 +43,10 @@ def renew(live: Iterable[UUID]) -> tuple[Fetched, set[UUID]]:
     for row in rows:
         if row.id not in gone:
             found[row.revision_id][row.node_id] = cast(WeightsState, row.state)
-    touched = _create(deployments, pools, set(live), found, [row for row in rows if row.state == Weights.State.READY])
+    usable: dict[UUID, set[UUID]] = defaultdict(set)
+    for deployment_id, links in pool_requirements.usable_links().items():
+        usable[deployment_id] = {link.pool_id for link in links}
+    touched = _create(deployments, usable, set(live), found, [row for row in rows if row.state == Weights.State.READY])
     return found, touched
 
 

@@ -29,9 +29,14 @@ KNOWN = {
 }
 
 
+def type_name(name: str) -> str:
+    """Return the name of a GPU in one spelling: ``H100`` for ``nvidia h100``."""
+    return "".join(name.upper().split()).removeprefix("NVIDIA").removesuffix("GB").removesuffix("GIB")
+
+
 def memory_bytes(name: str) -> int:
     """Return the memory of a GPU by its name, or of a number of GiB such as ``48``. Raises CannotSize."""
-    wanted = "".join(name.upper().split()).removeprefix("NVIDIA").removesuffix("GB").removesuffix("GIB")
+    wanted = type_name(name)
     if wanted in KNOWN:
         return int(KNOWN[wanted] * GIB)
     try:

@@ -69,10 +69,15 @@ def rollout() -> None:
     """Follow a change of what a deployment serves, pause it, let it go on, undo it."""
 
 
+@fleet.group(short_help="Set up pools.")
+def pool() -> None:
+    """Make a pool, and set its order, region, water marks, GPU type, labels and cost."""
+
+
 def _place(words: str) -> tuple[click.Group, str]:
     """Return the group of a command, and its name there."""
     group, _, name = words.rpartition(" ")
-    return (rollout if group else fleet), name
+    return {"": fleet, "rollout": rollout, "pool": pool}[group], name
 
 
 def _add_list(name: str, help_text: str) -> None:
@@ -131,9 +136,10 @@ def _add_verb(verb: Verb) -> None:
         else:
             click.echo(f"{effect.target} {effect.now}" + ("" if effect.changed else " (no change)"))
 
-    required = len(verb.arguments) - verb.optional
+    required, last = len(verb.arguments) - verb.optional, len(verb.arguments) - 1
     act.params[:0] = [
-        click.Argument((name,), required=position < required) for position, name in enumerate(verb.arguments)
+        click.Argument((name,), required=place < required, nargs=-1 if verb.several and place == last else 1)
+        for place, name in enumerate(verb.arguments)
     ]
 
 

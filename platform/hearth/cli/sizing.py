@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hearth.checks.preflight import PreflightError
+from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 from workers.model_sources import files as model_files
 from workers.sizing import gpus, layouts, model_shape
@@ -24,15 +25,25 @@ KV_DTYPES = ("auto", "fp8")
 
 @click.command(short_help="Compute how many GPUs a model needs.")
 @click.argument("source")
-@click.option("--gpu", required=True, help=f"Its memory in GiB, or one of {', '.join(gpus.KNOWN)}.")
-@click.option("--gpus-per-node", type=click.IntRange(1, 16), default=8, show_default=True)
+@click.option("--gpu", help=f"Its memory in GiB, or one of {', '.join(gpus.KNOWN)}.")
+@click.option("--pool", help="Instead of --gpu: the GPUs of the nodes of this pool, and how many a node has.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 16), help="Default: as the pool has, or 8.")
 @click.option("--context-tokens", type=click.IntRange(min=1), help="Longest prompt and response. Default: as proposed.")
 @click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of the KV cache.")
 @click.option("--quantization", type=click.Choice(sorted(LOADING_BITS)), help="Quantise weights when they are loaded.")
 @click.option("--requests", type=click.IntRange(min=1), default=1, show_default=True, help="Requests at once.")
 @click.option("--tokens", type=click.IntRange(min=1), help="Prompt and response of one of them. Default: the context.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def size(source: str, requests: int, tokens: int | None, as_json: bool, **given: Any) -> None:
+def size(
+    source: str,
+    requests: int,
+    tokens: int | None,
+    as_json: bool,
+    gpu: str | None,
+    pool: str | None,
+    gpus_per_node: int | None,
+    **given: Any,
+) -> None:
     """Compute from a model's config.json how many GPUs of one node a replica needs, and what fits beside the weights.
 
     SOURCE is a folder, a Hugging Face id or a config.json. Nothing is deployed, and no weights are downloaded. The
@@ -43,9 +54,15 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
       hearth size Qwen/Qwen3-8B --gpu H100
       hearth size /models/llama-70b --gpu A100 --context-tokens 32768 --requests 40 --tokens 4096
       hearth size ./config.json --gpu 48 --quantization fp8 --kv-dtype fp8
+      hearth size Qwen/Qwen3-8B --pool h100-eu
     """
+    if (gpu is None) == (pool is None):
+        raise click.UsageError("Give --gpu, or --pool.")
+    of_pool = ("", 8) if pool is None else _gpus_of(pool)
     try:
-        shape, layout, stored = _computed(source, **given)
+        shape, layout, stored = _computed(
+            source, gpu=gpu or of_pool[0], gpus_per_node=gpus_per_node or of_pool[1], **given
+        )
         tokens = tokens or layout.context_tokens
         replicas = layouts.replicas_for(shape, layout, requests, tokens, DTYPE_BYTES[given["kv_dtype"]])
     except (CannotSize, DoesNotFit) as error:
@@ -59,6 +76,15 @@ def size(source: str, requests: int, tokens: int | None, as_json: bool, **given:
         print(f"Note: {note}.")
     print(f"Replicas for {requests:,} × {tokens:,} tokens at once: {replicas:,}.")
     print(f"To deploy it: {shlex.join(['hearth', 'deploy', 'NAME', '--source', _deployed_from(source), *options])}")
+
+
+def _gpus_of(pool: str) -> tuple[str, int]:
+    """Return the GPU of a pool's nodes, as ``--gpu`` takes it, and how many of them a node has."""
+    with on_database("The pool's GPUs are not known"):
+        from workers.fleet import pools
+
+        found = pools.gpus_of(pool)
+    return found.gpu, found.per_node
 
 
 def _deployed_from(source: str) -> str:

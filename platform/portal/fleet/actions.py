@@ -16,12 +16,12 @@ from django.db.models import Model, QuerySet
 from catalogue import routing_policy
 from tenants.audit import Actor
 from workers.errors import NotFound
-from workers.fleet import lookup, operations, rollout_status
+from workers.fleet import lookup, operations, pools, rollout_status
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
 from workers.fleet.verbs import VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.scheduler import promotion
+from workers.scheduler import pool_requirements, promotion
 
 COMMAND = "celery -A hearth control"
 
@@ -30,7 +30,10 @@ _Row = TypeVar("_Row", bound=Model)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One input of a dialog: one of ``choices``, a text such as ``suggestions``, or a whole number between bounds."""
+    """One input of a dialog: one of ``choices``, a text such as ``suggestions``, or a whole number between bounds.
+
+    ``free``: any text, also none.
+    """
 
     name: str
     label: str
@@ -39,6 +42,7 @@ class Field:
     suggestions: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,43 @@ def _warm(target: str) -> Subject:
     )
 
 
+def _pool_set(target: str) -> Subject:
+    row = _find(Pool.objects.all(), "pool", name=target)
+    settings = pools.settings_of(row)
+    given = dict(word.partition("=")[::2] for word in pools.setting_text(settings).split())
+    names = {
+        "priority": "Order (lowest first)",
+        "region": "Region",
+        "high_water": "High water",
+        "low_water": "Low water",
+        "gpu_type": "GPU type",
+        "labels": "Labels, as net:ib,tier:spot",
+        "slot_hour_usd": "Dollars per slot hour",
+    }
+    return Subject(
+        title=f"pool {row.name}",
+        arguments={"pool": row.name},
+        shown={"settings": " ".join(f"{name}={{{name}}}" for name in names)},
+        fields=tuple(Field(name=name, label=label, value=given[name], free=True) for name, label in names.items()),
+    )
+
+
+def _require(target: str) -> Subject:
+    row = _deployment(target)
+    return Subject(
+        title=f"pools of {row.name}",
+        arguments={"deployment": row.name},
+        fields=(
+            Field(
+                name="requirements",
+                label="As gpu_types=H100,H200 labels=net:ib",
+                value=str(pool_requirements.read(row.requires)),
+                free=True,
+            ),
+        ),
+    )
+
+
 def _drain(target: str) -> Subject:
     if Node.objects.filter(name=target).exists():
         return Subject(title=f"node {target}", arguments={"target": target})
@@ -222,7 +263,9 @@ _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
     "route": _route,
+    "require": _require,
     "warm": _warm,
+    "pool_set": _pool_set,
     "drain": _drain,
     "cordon": _node,
     "uncordon": _node,

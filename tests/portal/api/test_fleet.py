@@ -340,3 +340,26 @@ def test_nobody_else_sees_or_changes_anything(world: World, warmth: Warmth, as_a
     assert Slot.objects.get(id=warmth.broken.id).health == "quarantined"
     assert Deployment.objects.get().max_replicas == 6
     assert not AuditEntry.objects.filter(actor="acme-owner").exists()
+
+
+def test_pools_are_set_and_required_by_operators_only(
+    warmth: Warmth, as_operator: APIClient, as_acme: APIClient
+) -> None:
+    settings = {"gpu_type": "h100", "labels": {"net": "ib"}, "slot_hour_usd": "2.50", "priority": 7}
+    assert post(as_acme, "pools/spare/settings", **settings).status_code == 403
+    assert post(as_acme, f"deployments/{warmth.deployment.name}/requirements").status_code == 403
+    assert post(as_operator, "pools/spare/settings", **settings).json()["changed"] is True
+    assert post(as_operator, "pools/spare/settings", **settings).json()["changed"] is False
+    done = post(as_operator, f"deployments/{warmth.deployment.name}/requirements", gpu_types=["H100"])
+    assert done.json()["now"] == "requires gpu_types=H100; left out: pool local has no GPU type, not H100"
+    fleet = as_operator.get(FLEET).json()
+    spare = next(each for each in fleet["pools"] if each["name"] == "spare")
+    assert (spare["gpu_type"], spare["labels"], spare["slot_hour_usd"]) == ("H100", {"net": "ib"}, "2.50")
+    assert spare["hour_usd"] == "10.00"
+    (deployment,) = fleet["deployments"]
+    assert deployment["requires"] == {"gpu_types": ["H100"], "labels": {}}
+    assert deployment["hour_usd"] is None  # its replicas are in local, which has no cost
+    for wrong in ({"slot_hour_usd": "-1"}, {"labels": {"A": "b"}}, {"priority": -1}, {"colour": "red"}):
+        assert post(as_operator, "pools/spare/settings", **wrong).status_code == 400, wrong
+    assert post(as_operator, "pools/nowhere/settings", priority=1).status_code == 404
+    assert post(as_operator, "pools/fresh/settings", kind="cpu").json()["changed"] is True

@@ -11,9 +11,12 @@ import sys
 from typing import Any
 
 import pytest
+from celery.bin.control import _compile_arguments  # type: ignore[attr-defined]  # its stubs lack it
+from celery.worker.control import Panel
 from click.testing import CliRunner, Result
 from django.db.models.functions import Now
 
+import hearth.celery  # noqa: F401 - registers the commands
 from hearth.cli.fleet import LIST_HELP
 from hearth.cli.fleet import fleet as fleet_commands
 from hearth.cli.output.fleet_tables import COLUMNS
@@ -258,3 +261,24 @@ def test_watching_goes_on_until_ctrl_c(fleet: Fleet) -> None:
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
         assert (watching.wait(timeout=60), watching.stderr.read()) == (0, "")
+
+
+def test_a_pool_is_set_from_the_command_line(fleet: Fleet) -> None:
+    done = run("pool", "set", "local", "gpu_type=L4", "slot_hour_usd=0.80")
+    assert "gpu_type=L4" in done.stdout and "slot_hour_usd=0.80" in done.stdout
+    assert "no change" in run("pool", "set", "local", "gpu_type=l4").stdout
+    fleet.deploy(1)
+    assert "requires gpu_types=L4" in run("require", "chat", "gpu_types=L4").stdout
+    assert "requires nothing" in run("require", "chat").stdout
+    (row,) = answer("pools")
+    assert (row["gpu_type"], row["slot_hour_usd"]) == ("L4", "0.80")
+    assert run("pool", "set", "local", "colour=red").exit_code == 1
+
+
+def test_a_verb_with_several_words_takes_them_over_the_broker(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    given = _compile_arguments("pool_set", ["local", "gpu_type=L4", "labels=net:ib", "priority=3"])
+    assert "priority=3 " in Panel.data["pool_set"](None, **given)["ok"]
+    given = _compile_arguments("require", ["chat", "gpu_types=L4", "labels=net:ib"])
+    assert Panel.data["require"](None, **given)["ok"].endswith("requires gpu_types=L4 labels=net:ib")
+    assert Panel.data["require"](None, **_compile_arguments("require", ["chat"]))["ok"].endswith("of its pools")

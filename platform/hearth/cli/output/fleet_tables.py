@@ -26,6 +26,9 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "WARM": "{placeholders}/{placeholders_wanted}",
         "LEVEL": "level",
         "WATER": "{low_water:g}-{high_water:g}",
+        "GPU": "gpu_type",
+        "LABELS": lambda row: ",".join(f"{name}:{value}" for name, value in sorted(row["labels"].items())),
+        "$/SLOT HOUR": "slot_hour_usd",
     },
     "nodes": {
         "NODE": "node",
@@ -93,6 +96,8 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "SLOTS": "slots_per_replica",
         "ROUTING": "routing",
         "POOLS": lambda row: ",".join(row["pools"]),
+        "REQUIRES": "requires",
+        "$/HOUR": "hour_usd",
     },
     "weights": {
         "MODEL": "model",
@@ -209,13 +214,18 @@ def _troubles(fleet: Fleet) -> list[str]:
         for each in deployment.weights
         if each.error and not each.is_ready
     ]
+    left_out = [
+        f"Deployment {each.name} requires {each.requires}, and has no new replica in a pool of its: {why}."
+        for each in fleet.deployments
+        for why in each.left_out
+    ]
     faulty = [
         f"Slot {slot.device_uuid} of node {node.name} is quarantined: {slot.fault or 'no reason given'}."
         for node in fleet.nodes
         for slot in node.slots
         if slot.health == "quarantined"
     ]
-    return [*silent, *short, *held_up, *unfetched, *faulty]
+    return [*silent, *short, *held_up, *unfetched, *left_out, *faulty]
 
 
 def _with_unit(value: float | None, unit: str) -> str:

@@ -11,14 +11,17 @@ from rest_framework import serializers
 from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
 from workers.devices.provider import Reading
-from workers.fleet import history, inventory, placeholders, slots
+from workers.fleet import history, inventory, placeholders, pools, slots
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.fleet.pool_status import NodeStatus, PoolStatus, SlotGroup
+from workers.fleet.pools import dollars
 from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot, StartTime
+from workers.scheduler import pool_requirements
+from workers.scheduler.pool_requirements import MOST_LABELS, PoolRequirements
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary
 
@@ -171,6 +174,19 @@ class RolloutSerializer(serializers.Serializer[RolloutStatus]):
     words = serializers.CharField(read_only=True, help_text="All of it in a sentence.")
 
 
+class RequirementsSerializer(serializers.Serializer[PoolRequirements]):
+    """What pools must have: one of the types of GPU, if there are any, and every label."""
+
+    gpu_types = serializers.ListField(child=serializers.CharField(max_length=63), max_length=MOST_LABELS, default=list)
+    labels = serializers.DictField(child=serializers.CharField(max_length=63), default=dict)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the requirements. Raises BadValue."""
+        types = tuple(pool_requirements.parse_gpu_type(each) for each in attrs["gpu_types"])
+        labels = pool_requirements.check_labels(attrs["labels"])
+        return {"requirements": PoolRequirements(gpu_types=types, labels=labels)}
+
+
 class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
@@ -196,6 +212,15 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     scale_down_delay_seconds = serializers.FloatField(read_only=True)
     routing = RoutingSerializer(read_only=True)
     pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In filling order.")
+    requires = RequirementsSerializer(read_only=True)
+    left_out = serializers.ListField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Its pools that lack that, and what they lack.",
+    )
+    hour_usd = serializers.SerializerMethodField(
+        help_text="What the slots of its replicas cost in an hour, dollars as text; null if a pool of them has no cost."
+    )
     load = LoadSerializer(read_only=True)
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
     weights = WeightsSerializer(
@@ -205,6 +230,10 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
         read_only=True, allow_null=True, help_text="The open one, or the last one if it has ended within an hour."
     )
     replicas = ReplicaSerializer(many=True, read_only=True)
+
+    def get_hour_usd(self, deployment: inventory.DeploymentStatus) -> str | None:
+        """Return what its replicas' slots cost."""
+        return dollars(deployment.hour_pico) or None
 
 
 class PlaceholderSerializer(serializers.Serializer[placeholders.PlaceholderStatus]):
@@ -308,7 +337,21 @@ class PoolSerializer(serializers.Serializer[PoolStatus]):
         read_only=True, help_text="Share of a deployment's capacity here above which its next pool is prepared."
     )
     low_water = serializers.FloatField(read_only=True, help_text="Share below which the next pool is released again.")
+    gpu_type = serializers.CharField(read_only=True)
+    labels = serializers.DictField(child=serializers.CharField(), read_only=True)
+    slot_hour_usd = serializers.SerializerMethodField(
+        help_text="What one slot costs in an hour, dollars as text; null if nobody has said."
+    )
+    hour_usd = serializers.SerializerMethodField(help_text="The same of all its slots, used or not.")
     nodes = NodeSerializer(many=True, read_only=True)
+
+    def get_slot_hour_usd(self, pool: PoolStatus) -> str | None:
+        """Return what one slot costs."""
+        return dollars(pool.slot_hour_pico) or None
+
+    def get_hour_usd(self, pool: PoolStatus) -> str | None:
+        """Return what all slots cost."""
+        return dollars(pool.hour_pico) or None
 
 
 class DecisionSerializer(serializers.Serializer[history.Decision]):
@@ -411,6 +454,33 @@ class PromoteSerializer(serializers.Serializer[Any]):
     """The deployment whose replica the placeholder becomes."""
 
     deployment = serializers.SlugField(max_length=63)
+
+
+class PoolSettingsSerializer(serializers.Serializer[Any]):
+    """What a pool is. What is left out stays; ``kind`` makes a pool that is not there."""
+
+    kind = serializers.ChoiceField(choices=pools.KINDS, required=False, help_text="It cannot be changed.")
+    region = serializers.CharField(max_length=pools.REGION_LENGTH, required=False)
+    priority = serializers.IntegerField(min_value=0, max_value=pools.MAX_PRIORITY, required=False)
+    high_water = serializers.FloatField(min_value=0, max_value=1, required=False)
+    low_water = serializers.FloatField(min_value=0, max_value=1, required=False)
+    gpu_type = serializers.CharField(max_length=63, allow_blank=True, required=False)
+    labels = serializers.DictField(child=serializers.CharField(max_length=63), required=False)
+    slot_hour_usd = serializers.CharField(
+        max_length=30, required=False, allow_null=True, help_text="Dollars as text, such as 2.50; null: unknown."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings. Raises BadValue."""
+        found = dict(attrs)
+        if found.get("gpu_type"):
+            found["gpu_type"] = pool_requirements.parse_gpu_type(found["gpu_type"])
+        if "labels" in found:
+            found["labels"] = pool_requirements.check_labels(found["labels"])
+        if "slot_hour_usd" in found:
+            given = found.pop("slot_hour_usd")
+            found["slot_hour_pico"] = None if given is None else pools.pico(given)
+        return {"settings": found}
 
 
 class WarmSerializer(serializers.Serializer[Any]):

@@ -21,7 +21,9 @@ from portal.api.fleet.serializers import (
     DeploymentSerializer,
     EffectSerializer,
     FleetSerializer,
+    PoolSettingsSerializer,
     PromoteSerializer,
+    RequirementsSerializer,
     RoutingSerializer,
     ScaleSerializer,
     TargetSerializer,
@@ -120,4 +122,6 @@ PauseRolloutView = _verb_view("rollout_pause", "pause_rollout", operations.rollo
 ResumeRolloutView = _verb_view("rollout_resume", "resume_rollout", operations.rollout_resume)
 UndoRolloutView = _verb_view("rollout_undo", "undo_rollout", operations.rollout_undo)
 RestartRolloutView = _verb_view("rollout_restart", "restart_deployment", operations.rollout_restart)
+PoolSettingsView = _verb_view("pool_set", "set_pool", operations.pool_set, PoolSettingsSerializer)
+RequirementsView = _verb_view("require", "set_deployment_requirements", operations.require, RequirementsSerializer)
 WarmView = _verb_view("warm", "warm_pool", _warm, WarmSerializer)

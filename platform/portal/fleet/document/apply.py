@@ -44,7 +44,8 @@ from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment
 from workers.models import Pool as PoolRow
-from workers.scheduler import reconciler
+from workers.scheduler import pool_requirements, reconciler
+from workers.sizing import gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +124,10 @@ def _bring_about(
     models, deployed = {each.name: each for each in before.models}, {each.model: each for each in before.deployments}
     revisions: dict[str, ModelRevision] = {}
     for at, pool in enumerate(wanted.pools):
-        if pool not in before.pools:
-            with _about(f"pools[{at}]"):
-                _set_pool(actor, pool)
+        with _about(f"pools[{at}]"):
+            settings = _settings(pool)
+            if _pool_spelled_out(pool, settings) not in before.pools:
+                _set_pool(actor, pool, settings)
     for at, model in enumerate(wanted.models):
         with _about(f"models[{at}]"):
             revision = _set_model(actor, model, described.get(model.name), known=model.name in models)
@@ -145,6 +147,7 @@ def _spelled_out(wanted: DeploymentEntry, now: DeploymentEntry) -> DeploymentEnt
     """Return the entry as :func:`present.read` writes it: with a name, a maximum, and one spelling of its policy."""
     most = wanted.min_replicas if wanted.max_replicas is None else wanted.max_replicas
     changes: dict[str, object] = {"name": wanted.name or now.name, "max_replicas": most}
+    changes["requires"] = pool_requirements.normalised(wanted.requires)
     with suppress(BadPolicy):  # is refused when it is set
         changes["routing"] = str(routing_policy.parse(wanted.routing))
     return msgspec.structs.replace(wanted, **changes)
@@ -159,10 +162,26 @@ def _free_aliases(actor: Actor, wanted: Fleet, before: Fleet) -> None:
             administration.set_aliases(actor, model.name, set(model.aliases) - claimed)
 
 
-def _set_pool(actor: Actor, wanted: Pool) -> None:
-    settings = PoolSettings(
-        region=wanted.region, priority=wanted.priority, high_water=wanted.high_water, low_water=wanted.low_water
+def _settings(wanted: Pool) -> PoolSettings:
+    dollars = wanted.slot_hour_usd
+    return PoolSettings(
+        region=wanted.region,
+        priority=wanted.priority,
+        high_water=wanted.high_water,
+        low_water=wanted.low_water,
+        gpu_type=gpus.type_name(wanted.gpu_type),
+        labels=dict(wanted.labels),
+        slot_hour_pico=None if dollars is None else pools.pico(str(dollars)),
     )
+
+
+def _pool_spelled_out(wanted: Pool, settings: PoolSettings) -> Pool:
+    """Return the entry as :func:`present.read` writes it: with one spelling of its GPU type and its cost."""
+    cost = pools.dollars(settings.slot_hour_pico) or None
+    return msgspec.structs.replace(wanted, gpu_type=settings.gpu_type, slot_hour_usd=cost)
+
+
+def _set_pool(actor: Actor, wanted: Pool, settings: PoolSettings) -> None:
     pools.ensure(actor, wanted.name, wanted.kind, settings)
     operations.warm(actor, wanted.name, wanted.placeholders_per_node, wanted.placeholder_level)
 
@@ -219,6 +238,8 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry, revision: ModelRevisi
         deployments.redeploy(
             actor, name, revision=revision, pools=own_pools, slots_per_replica=wanted.slots_per_replica
         )
+    with _about(".requires"):
+        operations.require(actor, name, wanted.requires)
     deployments.scale(actor, name, wanted.min_replicas, most)
     deployments.set_drain(actor, name, wanted.drain_seconds)
     rollouts.set_policy(actor, name, wanted.rollout)

@@ -19,9 +19,10 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
 from workers.engines.arguments import commit_of
 from workers.engines.driver import serves_embeddings
-from workers.fleet import rollouts
+from workers.fleet import pools, rollouts
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, Pool
+from workers.scheduler import pool_requirements
 from workers.serving import rollout_policy
 
 #: A price in dollars is for this many tokens, or requests.
@@ -104,6 +105,9 @@ def _pool(row: Pool) -> schema.Pool:
         placeholder_level=row.placeholder_level,  # type: ignore[arg-type]  # likewise
         high_water=row.high_water,
         low_water=row.low_water,
+        gpu_type=row.gpu_type,
+        labels=row.labels,
+        slot_hour_usd=pools.dollars(row.slot_hour_pico) or None,
     )
 
 
@@ -146,6 +150,7 @@ def _deployment(row: Deployment) -> schema.Deployment:
         model=row.revision.model.name,
         name=row.name,
         pools=list(links.values_list("pool__name", flat=True)),
+        requires=pool_requirements.read(row.requires),
         min_replicas=row.min_replicas,
         max_replicas=row.max_replicas,
         slots_per_replica=row.slots_per_replica,

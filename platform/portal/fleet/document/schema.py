@@ -14,6 +14,7 @@ from msgspec import Meta
 from catalogue import engine_options
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
+from workers.scheduler.pool_requirements import NONE, GpuType, Labels, PoolRequirements
 from workers.serving.rollout_policy import DEFAULT as ROLLOUT
 from workers.serving.rollout_policy import RolloutPolicy
 
@@ -27,6 +28,8 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 #: Text or a number; text is exact.
 Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, lt=1e9)]
 
+HourDollars = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, le=1e6)]
+
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes of one kind in one region. Nodes join a pool by themselves."""
@@ -39,6 +42,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     placeholder_level: Literal["h0", "h2"] = "h2"
     high_water: Annotated[Share, Meta(description="Above it a deployment's next pool is prepared.")] = 0.7
     low_water: Annotated[Share, Meta(description="Below it what was prepared is released.")] = 0.45
+    gpu_type: Annotated[
+        GpuType | Literal[""], Meta(description="Of its nodes, such as H100; deployments may require it.")
+    ] = ""
+    labels: Annotated[Labels, Meta(description="What else deployments may require.")] = {}
+    slot_hour_usd: Annotated[
+        HourDollars | None, Meta(description="What one slot costs in an hour; null: nobody has said.")
+    ] = None
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +95,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ""
     )
     pools: Annotated[list[Slug], Meta(min_length=1, max_length=100, description="The first is filled first.")]
+    requires: Annotated[PoolRequirements, Meta(description="Of those pools; others of them get no replica.")] = NONE
     min_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 1
     max_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] | None = None
     slots_per_replica: Annotated[int, Meta(ge=1, le=MAX_SLOTS_PER_REPLICA)] = 1

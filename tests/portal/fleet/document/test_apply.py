@@ -114,6 +114,48 @@ def test_the_exported_document_is_the_fleet_as_it_is(world: World) -> None:
     assert mine == next(each for each in reading.read(WHOLE.replace("routing", "name: chat\n    routing")).deployments)
 
 
+HARDWARE = """\
+version: 1
+pools:
+  - {name: first, kind: simulated, gpu_type: l4}
+  - {name: second, kind: simulated, gpu_type: nvidia h100, labels: {net: ib}, slot_hour_usd: 2.5}
+models: [{name: chat}]
+deployments:
+  - model: chat
+    engine: simulated
+    pools: [first, second]
+    requires: {gpu_types: [h100], labels: {net: ib}}
+"""
+
+
+def test_what_pools_are_and_what_a_deployment_requires_of_them_is_set_and_exported(world: World) -> None:
+    _apply(HARDWARE)
+    pool = Pool.objects.get(name="second")
+    assert (pool.gpu_type, pool.labels, pool.slot_hour_pico) == ("H100", {"net": "ib"}, 25 * 10**11)
+    row = Deployment.objects.get(name="chat")
+    assert row.requires == {"gpu_types": ["H100"], "labels": {"net": "ib"}}
+    assert _apply(HARDWARE).changes == []
+    text = present.text(present.read())
+    assert "slot_hour_usd: '2.50'" in text
+    assert _apply(text).changes == []
+    planned = _apply(HARDWARE.replace("slot_hour_usd: 2.5", "slot_hour_usd: 3").replace("net: ib", "net: eth"))
+    assert difference.text(planned.changes).splitlines() == [
+        "~ pool second",
+        "    labels.net: ib → eth",
+        "    slot_hour_usd: 2.50 → 3.00",
+        "~ deployment chat",
+        "    requires.labels.net: ib → eth",
+        "0 to add, 2 to change, 0 to archive.",
+    ]
+
+
+def test_a_requirement_that_no_pool_meets_names_its_line(world: World) -> None:
+    with pytest.raises(BadDocument) as error:
+        _apply(HARDWARE.replace("[h100]", "[B200]"))
+    assert (error.value.line, error.value.field) == (10, "deployments[0].requires")
+    assert "pool first has GPUs of type L4, not B200" in error.value.problem
+
+
 def test_a_dry_run_says_what_would_change_and_changes_nothing(world: World) -> None:
     _apply(WHOLE)
     before = AuditEntry.objects.count()

@@ -34,6 +34,9 @@ def questions(warmth: Warmth) -> dict[str, str]:
         f"target/{fixtures.MODEL}/": "target tiny-chat 16384 5 300",
         f"route/{fixtures.MODEL}/": "route tiny-chat expected-seconds",
         "warm/spare/": "warm spare 2 h2",
+        "pool_set/spare/": "pool_set spare priority=2 region=local high_water=0.7 low_water=0.45 gpu_type= labels= "
+        "slot_hour_usd=",
+        f"require/{fixtures.MODEL}/": "require tiny-chat ",
         "drain/n2/": "drain n2",
         f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
         "cordon/n2/": "cordon n2",
