@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     # This module is imported before Django is set up; the fleet's counts need its models.
-    from workers.fleet_counts import FleetCounts
+    from workers.fleet_counts import FleetCounts, StartHistogram
 
 #: Seconds; a promoted zygote on a CPU takes 3 s, a large model on a GPU minutes.
 _LONG = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -162,11 +162,28 @@ class FleetCollector(Collector):
             labels=("level", "pool", "model"),
         )
         for start in counts.starts:
-            buckets = [(str(bound), count) for bound, count in zip(counts.start_bounds, start.counts, strict=True)]
-            starts.add_metric(
-                (start.level, start.pool, start.model), [*buckets, ("+Inf", start.count)], sum_value=start.seconds
-            )
+            _add_starts(starts, (), start, counts.start_bounds)
         yield starts
+        parts = HistogramMetricFamily(
+            "hearth_start_part_seconds",
+            "Parts of the starts that have them: fetch, load, compile, warm_up.",
+            labels=("part", "level", "pool", "model"),
+        )
+        for part, found in counts.start_parts.items():
+            for start in found:
+                _add_starts(parts, (part,), start, counts.start_bounds)
+        yield parts
+
+
+def _add_starts(
+    family: HistogramMetricFamily, labels: tuple[str, ...], start: StartHistogram, bounds: Sequence[float]
+) -> None:
+    buckets = [(str(bound), float(count)) for bound, count in zip(bounds, start.counts, strict=True)]
+    family.add_metric(
+        (*labels, start.level, start.pool, start.model),
+        [*buckets, ("+Inf", float(start.count))],
+        sum_value=start.seconds,
+    )
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> GaugeMetricFamily:

@@ -72,7 +72,8 @@ UPDATE: Mapping[str, str] = {
     "workers_replica": (
         f"desired_state, leaving, state, state_since, generation, host, port, {_PROCESS}, attempts, next_attempt_at, "
         "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "
-        "waiting_requests, kv_usage, cache_tokens, host_cache_tokens, max_requests, context_tokens, cached_blocks, "
+        "waiting_requests, kv_usage, ttft_seconds, tpot_seconds, prefix_hit_share, "
+        "cache_tokens, host_cache_tokens, max_requests, context_tokens, cached_blocks, "
         "observed_at, engine_key"
     ),
     "workers_weights": "state, state_since, bytes_done, bytes_total, folder, error, attempts, next_attempt_at",

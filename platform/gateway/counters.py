@@ -101,6 +101,11 @@ class HistogramVec(Collector):
             found = self._children[labels] = Histogram(self._bounds)
         return found
 
+    def keep(self, label: str, values: Collection[str]) -> None:
+        """Forget the histograms whose label has another value."""
+        position = self._labelnames.index(label)
+        self._children = {labels: each for labels, each in self._children.items() if labels[position] in values}
+
     def collect(self) -> Iterator[Metric]:
         """Yield the metric family."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)

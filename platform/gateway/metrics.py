@@ -25,11 +25,15 @@ from gateway.counters import Counter, CounterVec, Histogram, HistogramVec
 #: Seconds: from a cache hit to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+#: From the small model on a fast GPU to a large one on a busy CPU.
+TOKEN_INTERVALS = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 
 #: The levels of the prediction cache, the outcome of a lookup, and of storing a response.
 CacheLevel = Literal["first", "redis"]
 CacheLookup = Literal["hit", "miss", "stale", "altered", "no_stream"]
 CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
+#: Results of the prediction cache after which an engine ran the request.
+_RAN = frozenset({"miss", "bypass"})
 #: How an engine failed a request.
 EngineFailure = Literal["connect", "timeout", "broken", "status"]
 
@@ -50,6 +54,18 @@ _FIRST_TOKEN = HistogramVec(
     "From the arrival of a streamed request to its first token, without cache hits.",
     ("model",),
     bounds=FIRST_TOKENS,
+)
+_REPLICA_FIRST_TOKEN = HistogramVec(
+    "hearth_gateway_replica_time_to_first_token_seconds",
+    "From the arrival of a streamed request to its first token, without the time it waited for a replica.",
+    ("model", "replica"),
+    bounds=FIRST_TOKENS,
+)
+_REPLICA_TOKEN_INTERVAL = HistogramVec(
+    "hearth_gateway_replica_time_per_output_token_seconds",
+    "Mean time between two tokens of a complete stream, from its first token to its end.",
+    ("model", "replica"),
+    bounds=TOKEN_INTERVALS,
 )
 _TOKENS = CounterVec("hearth_gateway_tokens", "Tokens of metered responses, in disjoint classes.", ("model", "kind"))
 _PREFIX_TOKENS = CounterVec(
@@ -147,6 +163,8 @@ METRICS = (
     _ANSWERS,
     _DURATION,
     _FIRST_TOKEN,
+    _REPLICA_FIRST_TOKEN,
+    _REPLICA_TOKEN_INTERVAL,
     _TOKENS,
     _PREFIX_TOKENS,
     _CACHE,
@@ -188,18 +206,35 @@ def ended(endpoint: str, model: str, end: End) -> None:
         series.cached_prompt_tokens.inc(end.cached_prompt_tokens)
     if end.completion_tokens:
         series.completion_tokens.inc(end.completion_tokens)
-    if end.predicted_cached_tokens is not None:
-        replica = str(end.replica_id)
-        _PREFIX_TOKENS.labels(model, replica, "prompt").inc(end.prompt_tokens + end.cached_prompt_tokens)
-        _PREFIX_TOKENS.labels(model, replica, "predicted").inc(end.predicted_cached_tokens)
-        _PREFIX_TOKENS.labels(model, replica, "cached").inc(end.cached_prompt_tokens)
+    if end.replica_id is not None and end.cache_result in _RAN:
+        _count_on_replica(_replica_series(model, end.replica_id), end)
     _ANSWERS.labels(model, end.state).inc()
     _CACHE.labels(end.cache_result, end.cache_reason).inc()
 
 
+def _count_on_replica(series: _ReplicaSeries, end: End) -> None:
+    """Count a request that ran on a replica."""
+    if end.predicted_cached_tokens is not None:
+        series.prompt_tokens.inc(end.prompt_tokens + end.cached_prompt_tokens)
+        series.predicted_tokens.inc(end.predicted_cached_tokens)
+        series.cached_tokens.inc(end.cached_prompt_tokens)
+    if end.ttft_ms is not None:
+        series.first_token.observe((end.ttft_ms - end.queue_ms) / 1000)
+        intervals = end.completion_tokens - 1
+        if intervals > 0 and end.state == "complete":
+            series.token_interval.observe((end.duration_ms - end.ttft_ms) / 1000 / intervals)
+
+
 def keep_replicas(replicas: Iterable[UUID]) -> None:
     """Forget the counts of every other replica: each start of an engine may bring a new one."""
-    _PREFIX_TOKENS.keep("replica", {str(each) for each in replicas})
+    kept = set(replicas)
+    if all(replica in kept for _, replica in _of_replicas):
+        return
+    names = {str(each) for each in kept}
+    for family in (_PREFIX_TOKENS, _REPLICA_FIRST_TOKEN, _REPLICA_TOKEN_INTERVAL):
+        family.keep("replica", names)
+    for key in [key for key in _of_replicas if key[1] not in kept]:
+        del _of_replicas[key]
 
 
 def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:
@@ -253,6 +288,35 @@ def _series(endpoint: str, model: str) -> _Series:
         cached_prompt_tokens=_TOKENS.labels(model, "cached_prompt"),
         completion_tokens=_TOKENS.labels(model, "completion"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplicaSeries:
+    """The cached counters of one model's replica."""
+
+    first_token: Histogram
+    token_interval: Histogram
+    prompt_tokens: Counter
+    predicted_tokens: Counter
+    cached_tokens: Counter
+
+
+#: By model and replica, of the replicas that there are.
+_of_replicas: dict[tuple[str, UUID], _ReplicaSeries] = {}
+
+
+def _replica_series(model: str, replica_id: UUID) -> _ReplicaSeries:
+    found = _of_replicas.get((model, replica_id))
+    if found is None:
+        replica = str(replica_id)
+        found = _of_replicas[model, replica_id] = _ReplicaSeries(
+            first_token=_REPLICA_FIRST_TOKEN.labels(model, replica),
+            token_interval=_REPLICA_TOKEN_INTERVAL.labels(model, replica),
+            prompt_tokens=_PREFIX_TOKENS.labels(model, replica, "prompt"),
+            predicted_tokens=_PREFIX_TOKENS.labels(model, replica, "predicted"),
+            cached_tokens=_PREFIX_TOKENS.labels(model, replica, "cached"),
+        )
+    return found
 
 
 @cache

@@ -63,6 +63,32 @@ def test_an_answer_is_counted_with_its_tokens_and_times(registry: CollectorRegis
     assert value("hearth_gateway_time_to_first_token_seconds_sum") == 0.03
 
 
+def test_times_are_counted_by_replica_while_it_exists(registry: CollectorRegistry) -> None:
+    model, replicas = f"model-{new_id()}", [ReplicaId(new_id()) for _ in range(2)]
+    for replica in replicas:
+        metrics.ended("/v1/completions", model, end(replica_id=replica, queue_ms=10.0))
+    metrics.ended("/v1/completions", model, end(replica_id=replicas[0], state="client_gone"))
+    metrics.ended("/v1/completions", model, end(replica_id=replicas[0], completion_tokens=1))
+    for result in ("hit", "coalesced"):
+        metrics.ended("/v1/completions", model, end(replica_id=replicas[0], cache_result=result))
+
+    def value(name: str, replica: ReplicaId) -> float | None:
+        found = registry.get_sample_value(f"hearth_gateway_replica_{name}", {"model": model, "replica": str(replica)})
+        return None if found is None else round(found, 6)
+
+    first, interval = "time_to_first_token_seconds", "time_per_output_token_seconds"
+    assert [value(f"{first}_count", replica) for replica in replicas] == [3, 1]
+    assert value(f"{first}_sum", replicas[1]) == 0.02
+    assert [value(f"{interval}_count", replica) for replica in replicas] == [1, 1]
+    assert value(f"{interval}_sum", replicas[1]) == round(0.37 / 6, 6)
+    metrics.keep_replicas(replicas[1:])
+    assert [value(f"{first}_count", replica) for replica in replicas] == [None, 1]
+    metrics.ended("/v1/completions", model, end(replica_id=replicas[0]))  # a request that ran while it left
+    assert value(f"{first}_count", replicas[0]) == 1
+    metrics.keep_replicas([])
+    assert [value(f"{interval}_count", replica) for replica in replicas] == [None, None]
+
+
 def test_expected_and_cached_tokens_are_counted_by_replica_while_it_exists(registry: CollectorRegistry) -> None:
     model, replicas = f"model-{new_id()}", [ReplicaId(new_id()) for _ in range(2)]
     for replica in (*replicas, replicas[0]):

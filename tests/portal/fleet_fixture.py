@@ -59,7 +59,8 @@ def build(world: World) -> Warmth:
     xids = {"xid_errors": 2, "last_xid": 31, "uncorrected_ecc_errors": 1}
     Slot.objects.filter(id=slots[2].id).update(memory_bytes=80 * 2**30, reading=reading | xids, read_at=_later())
     ready = Replica.objects.filter(state=Replica.State.READY).order_by("id")[0]
-    Replica.objects.filter(id=ready.id).update(start_level=Level.H2, startup_seconds=4.1)
+    times = {"ttft_seconds": 0.31, "tpot_seconds": 0.021, "prefix_hit_share": 0.64}
+    Replica.objects.filter(id=ready.id).update(start_level=Level.H2, startup_seconds=4.1, **times)
     Replica.objects.exclude(id=ready.id).update(start_level=Level.COLD, start_note="no placeholder was warm")
     promotable = _placeholder(deployment, slots[0], Level.H2)
     held = _placeholder(deployment, slots[1], Level.H0)
@@ -114,6 +115,7 @@ def _measure(deployment: Deployment, replica: Replica, pool: Pool) -> None:
                 level=level,
                 seconds=seconds,
                 process_seconds=seconds - 0.3,
+                load_seconds=1.5 if level == Level.H2 else None,
             )
 
 

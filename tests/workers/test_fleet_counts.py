@@ -77,5 +77,27 @@ def test_starts_are_a_histogram_by_level_pool_and_model(fleet: Fleet) -> None:
     assert found["hearth_promotion_seconds_count", "cold", "tiny-chat", "local"] == 1
 
 
+def test_parts_of_starts_are_a_histogram_of_those_that_have_them(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    reconciler.tick()
+    replica = Replica.objects.get()
+    for load in (4.5, 9.0, None):
+        StartTime.objects.create(
+            replica=replica,
+            revision=fleet.revision,
+            pool=fleet.pool,
+            level="cold",
+            seconds=26.0,
+            process_seconds=25.0,
+            load_seconds=load,
+        )
+    found = shown(fleet_counts.read())
+    # Sorted by label name: le, level, model, part, pool.
+    assert found["hearth_start_part_seconds_bucket", "5.0", "cold", "tiny-chat", "load", "local"] == 1
+    assert found["hearth_start_part_seconds_count", "cold", "tiny-chat", "load", "local"] == 2
+    assert found["hearth_start_part_seconds_sum", "cold", "tiny-chat", "load", "local"] == 13.5
+    assert not any("compile" in key for key in found)
+
+
 def test_a_database_that_is_away_makes_the_fleet_absent() -> None:
     assert shown(None) == {}

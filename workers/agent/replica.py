@@ -11,12 +11,13 @@ the wake event.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import logging
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast, get_args
 
@@ -26,6 +27,7 @@ from tenants.ids import ReplicaId
 from workers import metrics, processes, tasks
 from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.health import Verdict, Watched
+from workers.agent.probes.recent_times import Times
 from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.slot_guard import fault_of
 from workers.agent.readings.node_readings import EngineView
@@ -42,6 +44,14 @@ log = logging.getLogger(__name__)
 FAILED_STARTS = 5
 #: Counting of attempts ends here; the wait between starts reached its cap long before.
 MOST_ATTEMPTS = 1000
+
+#: What a replica without an engine does.
+IDLE: Mapping[str, object] = {
+    "running_requests": 0,
+    "waiting_requests": 0,
+    "kv_usage": 0.0,
+    **dataclasses.asdict(Times()),
+}
 
 ANY = frozenset(get_args(State))
 #: The replica has no process yet, or none any more, and starts when it is due.
@@ -211,7 +221,7 @@ class ReplicaLifecycle:
         row, engine = now.row, now.engine
         if engine is not None and not self._kill(engine):
             return
-        gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
+        gone = {"pid": None, "port": None, **IDLE}
         terminated = engine is not None and engine.terminated_at is not None
         how = "its engine ended after SIGTERM" if terminated else "no process of it is left"
         if self._move(row, "stopped", how, **gone) and row.state == "draining":
@@ -291,7 +301,9 @@ class ReplicaLifecycle:
 
     def _first_ready(self, now: Situation) -> None:
         row, reason = now.row, _reason(now)
-        if self._rows.ready(row, reason, process_seconds=now.live_engine.age_seconds):
+        engine = now.live_engine
+        parts = self._engine_processes.start_parts(row, engine.record)
+        if self._rows.ready(row, reason, process_seconds=engine.age_seconds, parts=parts):
             log.info("replica %s: %s → ready: %s", row.replica_id, row.state, reason)
             self._wake_event.set()
 
@@ -329,9 +341,7 @@ class ReplicaLifecycle:
             attempts=attempts,
             next_attempt_at=Now() + dt.timedelta(seconds=delay),
             last_error=reason,
-            running_requests=0,
-            waiting_requests=0,
-            kv_usage=0.0,
+            **IDLE,
         )
 
     def _kill(self, engine: Engine) -> bool:
@@ -346,7 +356,7 @@ class ReplicaLifecycle:
         now = time.monotonic()
         if engine.load is not None and now - engine.observed_at >= self._timeouts.observe_seconds:
             engine.observed_at = now
-            self._rows.observe(row, engine.load)
+            self._rows.observe(row, engine.load, engine.recent.times())
 
     def _move(self, row: ReplicaRow, to: State, reason: str, **changes: object) -> bool:
         """Move the replica and start the next round at once; False when it has changed in the database."""

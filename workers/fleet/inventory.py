@@ -1,6 +1,6 @@
 """The fleet at one moment, read from the database: what ``celery fleet``, ``celery inspect``, pages and API show.
 
-Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Fourteen
+Pools in priority order, their nodes and slots with what holds them, deployments, and the newest decisions. Fifteen
 queries, whatever the size of the fleet.
 """
 
@@ -29,7 +29,7 @@ from workers.scheduler import pool_requirements
 from workers.scheduler.pool_requirements import PoolRequirements
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
-from workers.serving.start_times import StartSummary, Summaries
+from workers.serving.start_times import UNKNOWN, StartSummary, Summaries
 
 #: Transitions read of each replica, and decisions of all deployments.
 LAST_TRANSITIONS = 6
@@ -162,7 +162,8 @@ def read(node: str | None = None) -> Fleet:
     measured = start_times.summaries({row.revision_id for row in deployments})
     rows = list(replica_rows(on_node))
     transitions = history.transitions_of(rows, LAST_TRANSITIONS) if whole else {}
-    replicas = tuple(replica_status(row, transitions.get(row.id, ())) for row in rows)
+    parts = start_times.parts_of([row.id for row in rows]) if whole else {}
+    replicas = tuple(replica_status(row, transitions.get(row.id, ()), parts.get(row.id, UNKNOWN)) for row in rows)
     placeholders = tuple(
         placeholder_status(row, measured, deployments)
         for row in placeholder_rows().filter(on_node).filter(holds_slot("placeholder") | Q(state=_EVICTING))

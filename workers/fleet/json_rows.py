@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from workers.fleet.inventory import Fleet
@@ -110,6 +111,10 @@ def replicas(fleet: Fleet) -> list[Row]:
         "startup_seconds",
         "running_requests",
         "waiting_requests",
+        "kv_usage",
+        "ttft_seconds",
+        "tpot_seconds",
+        "prefix_hit_share",
         "cache_tokens",
         "host_cache_tokens",
         "max_requests",
@@ -124,6 +129,7 @@ def replicas(fleet: Fleet) -> list[Row]:
             "node": replica.node or "",
             "seconds": replica.state_seconds,
             **{name: getattr(replica, name) for name in copied},
+            "start_parts": asdict(replica.start_parts),
         }
         for replica in fleet.replicas
     ]
@@ -222,6 +228,7 @@ def starts(fleet: Fleet) -> list[Row]:
             "count": summary.count,
             "median_seconds": summary.median_seconds,
             "p95_seconds": summary.p95_seconds,
+            "parts": asdict(summary.parts),
         }
         for deployment in fleet.deployments
         for summary in deployment.starts

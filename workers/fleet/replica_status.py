@@ -14,6 +14,7 @@ from workers.fleet.lookup import short
 from workers.fleet.placeholders import STATE_AGE, age_seconds
 from workers.models import Replica, SlotLease
 from workers.scheduler.reconciler import ENDED
+from workers.serving.start_times import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,10 @@ class ReplicaStatus:
     waiting_requests: int
     #: 0 to 1.
     kv_usage: float
+    #: Means of the last minute, as its engine says; the last one is a share, 0 to 1.
+    ttft_seconds: float | None
+    tpot_seconds: float | None
+    prefix_hit_share: float | None
     #: Tokens that its KV cache holds.
     cache_tokens: int | None
     #: Tokens that it keeps in host memory.
@@ -48,6 +53,8 @@ class ReplicaStatus:
     start_level: str
     start_note: str
     startup_seconds: float | None
+    #: Parts of its last start.
+    start_parts: Parts
     #: The placeholder it was promoted from.
     placeholder: UUID | None
     generation: int
@@ -81,7 +88,7 @@ def holds_slot(holder: str) -> Exists:
     return Exists(SlotLease.objects.filter(**{holder: OuterRef("pk")}, released_at=None))
 
 
-def replica_status(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
+def replica_status(row: Replica, transitions: Sequence[Transition], parts: Parts) -> ReplicaStatus:
     """Return the status of a row of :func:`replica_rows`."""
     return ReplicaStatus(
         id=row.id,
@@ -97,6 +104,9 @@ def replica_status(row: Replica, transitions: Sequence[Transition]) -> ReplicaSt
         running_requests=row.running_requests,
         waiting_requests=row.waiting_requests,
         kv_usage=row.kv_usage,
+        ttft_seconds=row.ttft_seconds,
+        tpot_seconds=row.tpot_seconds,
+        prefix_hit_share=row.prefix_hit_share,
         cache_tokens=row.cache_tokens,
         host_cache_tokens=row.host_cache_tokens,
         max_requests=row.max_requests,
@@ -104,6 +114,7 @@ def replica_status(row: Replica, transitions: Sequence[Transition]) -> ReplicaSt
         start_level=row.start_level,
         start_note=row.start_note,
         startup_seconds=row.startup_seconds,
+        start_parts=parts,
         placeholder=row.placeholder_id,
         generation=row.generation,
         port=row.port,

@@ -94,6 +94,11 @@ class Replica(models.Model):
     running_requests = models.PositiveIntegerField(default=0)
     waiting_requests = models.PositiveIntegerField(default=0)
     kv_usage = models.FloatField(default=0.0)
+    #: Of the last minute, as the engine says; None without a request: mean time to the first token, mean time between
+    #: two tokens, and the share of prompt tokens that it had cached.
+    ttft_seconds = models.FloatField(null=True, blank=True)
+    tpot_seconds = models.FloatField(null=True, blank=True)
+    prefix_hit_share = models.FloatField(null=True, blank=True)
     #: How many tokens its KV cache holds, as the engine says.
     cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     #: How many it keeps in host memory, as the engine says; None where there is none.
@@ -141,6 +146,12 @@ class StartTime(models.Model):
     seconds = models.FloatField()
     #: The part from spawn or promotion on.
     process_seconds = models.FloatField()
+    #: Parts of the start, None where unknown: waiting for the model's files to come onto the node, which only its first
+    #: start there does; and of the process, as its engine's log says. See ``workers.engines.start_parts``.
+    fetch_seconds = models.FloatField(null=True, blank=True)
+    load_seconds = models.FloatField(null=True, blank=True)
+    compile_seconds = models.FloatField(null=True, blank=True)
+    warm_up_seconds = models.FloatField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -20,24 +20,53 @@ STAND_INS = {Level.H0.value: Level.COLD.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Seconds of the parts of one start, or their medians over several; None where unknown."""
+
+    fetch_seconds: float | None = None
+    load_seconds: float | None = None
+    compile_seconds: float | None = None
+    warm_up_seconds: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Return the known parts as lists and pages show them: ``load 12.3 s, compile 40.1 s``."""
+        known = ((name, getattr(self, f"{name}_seconds")) for name in PARTS)
+        return ", ".join(f"{name.replace('_', ' ')} {value:.1f} s" for name, value in known if value is not None)
+
+
+#: The parts of a start, in their order.
+PARTS = ("fetch", "load", "compile", "warm_up")
+_COLUMNS = tuple(f"{part}_seconds" for part in PARTS)
+#: Of a start whose parts are unknown.
+UNKNOWN = Parts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartSummary:
-    """The newest starts of one revision from one level, in seconds from the decision to the first canary token."""
+    """The newest starts of one revision from one level, in seconds from the decision to the first canary token.
+
+    ``parts`` has the median of each part over those starts that have it.
+    """
 
     level: str
     median_seconds: float
     p95_seconds: float
     count: int
+    parts: Parts = UNKNOWN
 
 
 Summaries = Mapping[UUID, Sequence[StartSummary]]
+#: The seconds of one start, and of each of its parts.
+_Start = Sequence[float | None]
 
 
 def summaries(revisions: Collection[UUID]) -> Summaries:
     """Return the measurements of each revision, coldest level first (one query)."""
     rank = Window(RowNumber(), partition_by=(F("revision_id"), F("level")), order_by=F("id").desc())
     rows = StartTime.objects.filter(revision__in=revisions).annotate(rank=rank).filter(rank__lte=NEWEST)
-    measured: dict[tuple[UUID, str], list[float]] = defaultdict(list)
-    for revision_id, level, seconds in rows.values_list("revision_id", "level", "seconds"):
+    measured: dict[tuple[UUID, str], list[_Start]] = defaultdict(list)
+    for revision_id, level, *seconds in rows.values_list("revision_id", "level", "seconds", *_COLUMNS):
         measured[revision_id, level].append(seconds)
     found: dict[UUID, list[StartSummary]] = defaultdict(list)
     for level in Level.values:
@@ -53,13 +82,27 @@ def expected_seconds(summaries: Sequence[StartSummary], level: str) -> float | N
     return medians.get(level, medians.get(STAND_INS.get(level, level)))
 
 
-def _summary(level: str, seconds: Sequence[float]) -> StartSummary:
-    ordered = sorted(seconds)
+def parts_of(replicas: Collection[UUID]) -> dict[UUID, Parts]:
+    """Return the parts of the last start of each replica that has become ready (one query)."""
+    rows = StartTime.objects.filter(replica__in=replicas).order_by("replica_id", "-id").distinct("replica_id")
+    return {
+        replica_id: Parts(**dict(zip(_COLUMNS, seconds, strict=True)))
+        for replica_id, *seconds in rows.values_list("replica_id", *_COLUMNS)
+    }
+
+
+def _summary(level: str, starts: Sequence[_Start]) -> StartSummary:
+    ordered = sorted(seconds for seconds, *_ in starts if seconds is not None)
+    medians = {}
+    for place, column in enumerate(_COLUMNS, start=1):
+        known = [value for start in starts if (value := start[place]) is not None]
+        medians[column] = statistics.median(known) if known else None
     return StartSummary(
         level=level,
         median_seconds=statistics.median(ordered),
         p95_seconds=ordered[-(-len(ordered) * 95 // 100) - 1],
         count=len(ordered),
+        parts=Parts(**medians),
     )
 
 

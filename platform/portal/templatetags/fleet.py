@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import template
 from django.template.defaultfilters import filesizeformat
 
-from portal.formats.numbers import seconds
+from portal.formats.numbers import milliseconds, seconds
 from workers.fleet import lookup
 from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.slots import SlotStatus
@@ -67,6 +67,19 @@ def reading_words(slot: SlotStatus) -> str:
         parts.append(f"{reading.temperature_celsius} °C")
     if reading.power_watts is not None:
         parts.append(f"{reading.power_watts:.0f} W")
+    return ", ".join(parts)
+
+
+@register.filter
+def times_words(replica: ReplicaStatus) -> str:
+    """Describe how fast a replica answered in the last minute; empty if it had no request."""
+    if replica.ttft_seconds is None:
+        return ""
+    parts = [f"TTFT {milliseconds(replica.ttft_seconds * 1000)}"]
+    if replica.tpot_seconds is not None:
+        parts.append(f"TPOT {milliseconds(replica.tpot_seconds * 1000)}")
+    if replica.prefix_hit_share is not None:
+        parts.append(f"{whole_percent(replica.prefix_hit_share)} of prompts cached")
     return ", ".join(parts)
 
 

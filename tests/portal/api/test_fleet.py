@@ -39,6 +39,10 @@ def post(client: APIClient, path: str, **body: object) -> Any:
 # -------------------------------------------------------------------------------------------- reading
 
 
+#: Of starts whose parts are unknown.
+PARTS = dict.fromkeys(("fetch_seconds", "load_seconds", "compile_seconds", "warm_up_seconds"))
+
+
 def test_the_fleet_tells_what_runs_how_warm_it_is_and_what_was_decided(warmth: Warmth, as_operator: APIClient) -> None:
     fleet = as_operator.get(FLEET).json()
     (deployment,) = fleet["deployments"]
@@ -51,9 +55,12 @@ def test_the_fleet_tells_what_runs_how_warm_it_is_and_what_was_decided(warmth: W
         "held_tokens": 700,
     }
     assert deployment["starts"] == [
-        {"level": "cold", "median_seconds": 31.0, "p95_seconds": 38.0, "count": 3},
-        {"level": "h2", "median_seconds": 4.1, "p95_seconds": 6.2, "count": 5},
+        {"level": "cold", "median_seconds": 31.0, "p95_seconds": 38.0, "count": 3, "parts": PARTS},
+        {"level": "h2", "median_seconds": 4.1, "p95_seconds": 6.2, "count": 5, "parts": PARTS | {"load_seconds": 1.5}},
     ]
+    ready = next(each for each in deployment["replicas"] if each["id"] == str(warmth.ready.id))
+    assert ready["start_parts"] == PARTS | {"load_seconds": 1.5}
+    assert (ready["ttft_seconds"], ready["tpot_seconds"], ready["prefix_hit_share"]) == (0.31, 0.021, 0.64)
     local, spare = fleet["pools"]
     assert (spare["placeholders_warm"], spare["placeholders_wanted"]) == (2, 2)
     assert (local["placeholders_warm"], local["placeholders_wanted"]) == (0, 1)

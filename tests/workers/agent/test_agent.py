@@ -39,7 +39,7 @@ from workers import processes
 from workers.agent.processes.engine import last_line
 from workers.engines.simulated import SimulatedDriver
 from workers.fleet import deployments
-from workers.models import Deployment, Node, Replica, ReplicaEvent
+from workers.models import Deployment, Node, Replica, ReplicaEvent, StartTime
 from workers.scheduler import reconciler
 from workers.serving import endpoints, engine_keys
 from workers.serving.endpoints import Endpoint
@@ -84,7 +84,7 @@ def path_of(row: Replica) -> list[str]:
 
 
 def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: Path) -> None:
-    want(fleet, 2)
+    want(fleet, 2, "--startup-seconds", "0.5")
     canaries = KeptCanaries()
     with agent_thread(data_dir, canaries):
         first, second = until(in_state("ready", 2))
@@ -95,6 +95,8 @@ def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: 
     assert path_of(first) == ["requested", "reserved", "starting", "warming", "ready"]
     assert first.generation == 1 and first.startup_seconds is not None and first.startup_seconds > 0
     assert first.context_tokens == 2048
+    assert {start.load_seconds for start in StartTime.objects.all()} == {0.5}, "as the engine's log says"
+    assert {start.fetch_seconds for start in StartTime.objects.all()} == {None}, "no files were fetched"
     assert {canary.replica_id for canary in canaries.begun} == {first.id, second.id}
     assert all(result.answered and result.completion_tokens == 1 for result in canaries.ended)
     assert ask(first, "GET", "/v1/models") == 200

@@ -6,6 +6,7 @@ import pytest
 
 from workers.agent.probes.health import FAILED_CANARIES, SUSPECT_REPORTS, UNHEALTHY_REPORTS, Health, Verdict
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult, parse_load
+from workers.agent.probes.recent_times import RecentTimes, Times, Totals
 from workers.agent.timeouts import Timeouts, backoff_seconds
 from workers.serving.canary import CanaryResult
 
@@ -67,6 +68,11 @@ vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:prompt_tokens_total{engine="0",model_name="m"} 1e+03
 vllm:generation_tokens_total{engine="0",model_name="m"} 24.0
 vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
+vllm:prefix_cache_queries_total{engine="0"} 4000.0
+vllm:prefix_cache_hits_total{engine="0"} 1000.0
+vllm:time_to_first_token_seconds_bucket{le="0.5",engine="0"} 4.0
+vllm:time_to_first_token_seconds_count{engine="0"} 4.0
+vllm:time_to_first_token_seconds_sum{engine="0"} 1.5
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="0"} 1.0
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="1"} 1.0
 hearth_engine_max_requests 256.0
@@ -82,6 +88,7 @@ hearth_engine_context_tokens 131072.0
         max_requests=256,
         host_cache_tokens=1_200_000,
         context_tokens=131_072,
+        totals=Totals(prompt_tokens=4000, cached_tokens=1000, first_tokens=4, first_token_seconds=1.5),
     )
     hybrid = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="5000",num_gpu_blocks="200",engine="0"} 1.0'
     found = parse_load(f"{page}{hybrid}\n")
@@ -94,3 +101,17 @@ hearth_engine_context_tokens 131072.0
     assert parse_load("process_cpu_seconds_total 1.0") is None
     for number in ("1e12", "1e999", "0", "1.2.3"):
         assert parse_load(f"{silent}hearth_engine_context_tokens {number}\n") == parse_load(silent)
+
+
+def test_recent_times_are_means_of_the_last_minute() -> None:
+    recent = RecentTimes()
+    assert recent.times() == Times()
+    for second in range(121):  # each second one first token after 0.2 s, later 0.4 s, and nothing else
+        late = max(0, second - 60)
+        recent.add(second, Totals(first_tokens=second, first_token_seconds=0.2 * second + 0.2 * late))
+    assert recent.times() == Times(ttft_seconds=0.4)
+    recent.add(121, Totals(first_tokens=120, first_token_seconds=36.0, prompt_tokens=50, cached_tokens=20))
+    assert recent.times().prefix_hit_share == 0.4
+    for second in (180, 190, 240, 250, 300, 310):
+        recent.add(second, Totals(first_tokens=120, first_token_seconds=36.0, prompt_tokens=50, cached_tokens=20))
+    assert recent.times() == Times(), "an idle minute has no mean"

@@ -127,6 +127,7 @@ def test_the_lists_say_what_is_there_as_tables_and_as_json(fleet: Fleet) -> None
             "count": 1,
             "median_seconds": 4.2,
             "p95_seconds": 4.2,
+            "parts": dict.fromkeys(("fetch_seconds", "load_seconds", "compile_seconds", "warm_up_seconds")),
         }
     ]
     assert [event["to_state"] for event in answer("events", "--last", "2")] == ["reserved", "requested"]

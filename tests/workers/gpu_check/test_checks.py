@@ -15,6 +15,7 @@ from workers.devices.cpu import CpuShares
 from workers.devices.fake import FakeDevices
 from workers.devices.provider import Device, DeviceProvider, Reading
 from workers.engines import environment, start_parts, trial
+from workers.engines.start_parts import StartParts
 from workers.engines.trial import Trials
 from workers.gpu_check import engine_checks, run, torch_client
 from workers.gpu_check.bench import Bench
@@ -229,6 +230,17 @@ def test_the_parts_of_a_start_are_read_from_the_lines_that_vllm_writes() -> None
         "compile_seconds": 12.3,
         "capture_seconds": 5.0,
     }
+    assert start_parts.parts(log) == StartParts(load_seconds=4.5, compile_seconds=12.3, warm_up_seconds=11.8)
+
+
+def test_the_parts_of_a_start_on_a_cpu_are_read_and_what_is_not_there_is_unknown() -> None:
+    log = """
+    INFO [default_loader.py:502] Loading weights took 0.21 seconds
+    INFO [core.py:396] init engine (profile, create kv cache, warmup model) took 9.50 s (compilation: 6.25 s)
+    """
+    assert start_parts.parts(log) == StartParts(load_seconds=0.21, compile_seconds=6.25, warm_up_seconds=3.25)
+    assert start_parts.parts("Model loading took 1 GiB memory and 1.2.3 seconds") == StartParts(load_seconds=0.0)
+    assert start_parts.parts("") == StartParts()
 
 
 class Pretended:

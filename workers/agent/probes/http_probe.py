@@ -7,9 +7,10 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from workers.agent.probes.recent_times import Totals
 from workers.engines import cache_config
 from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink, CanaryTarget
 
@@ -17,6 +18,15 @@ _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_token
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: Of a column.
 LARGEST_NUMBER = 2**31 - 1
+#: The metrics of each total.
+_TOTALS = {
+    "first_tokens": "time_to_first_token_seconds_count",
+    "first_token_seconds": "time_to_first_token_seconds_sum",
+    "intervals": "inter_token_latency_seconds_count",
+    "interval_seconds": "inter_token_latency_seconds_sum",
+    "prompt_tokens": "prefix_cache_queries_total",
+    "cached_tokens": "prefix_cache_hits_total",
+}
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
 
@@ -38,6 +48,7 @@ class EngineLoad:
     max_requests: int | None
     host_cache_tokens: int | None = None
     context_tokens: int | None = None
+    totals: Totals = field(default_factory=Totals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +111,7 @@ def parse_load(text: str) -> EngineLoad | None:
         max_requests=own.get("max_requests"),
         host_cache_tokens=own.get("host_cache_tokens"),
         context_tokens=own.get("context_tokens"),
+        totals=Totals(**{name: sums.get(metric, 0.0) for name, metric in _TOTALS.items()}),
     )
 
 

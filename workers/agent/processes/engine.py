@@ -15,15 +15,17 @@ from django.conf import settings
 from workers import log_files, processes
 from workers.agent.probes.health import Health
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult
+from workers.agent.probes.recent_times import RecentTimes
 from workers.agent.processes import launch
 from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
-from workers.engines import zygote_client
+from workers.engines import start_parts, zygote_client
 from workers.engines.argument_check import refusal_in
 from workers.engines.choice import driver_for
 from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
 from workers.engines.errors import UnknownEngineKey
+from workers.engines.start_parts import StartParts
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys
 from workers.serving.canary import CanaryTarget
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 GPU = "GPU-"
 #: The part of a log that is read for why an engine ended.
 LOG_TAIL_BYTES = 8192
+#: The part of a log that is read for how long a start took; a start of vLLM writes some 100 KiB.
+START_LOG_BYTES = 4 * 2**20
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class Engine:
     probed_at: float = 0.0
     canary_at: float = field(default_factory=time.monotonic)
     load: EngineLoad | None = None
+    recent: RecentTimes = field(default_factory=RecentTimes)
     progress_at: float = field(default_factory=time.monotonic)
     observed_at: float = 0.0
     #: Requests have ended, or it never had any.
@@ -72,6 +77,7 @@ class Engine:
             if self.load is None or result.load.tokens != self.load.tokens:
                 self.progress_at = time.monotonic()
             self.load = result.load
+            self.recent.add(time.monotonic(), result.load.totals)
         return result
 
 
@@ -87,8 +93,10 @@ class EngineProcesses:
         command = self._command(row, port)
         log_path = self.log_path(row)
         log_files.rotate(log_path)
+        log_offset = _size(log_path)
         process = launch.launch(self._paths, command, log_path=log_path, fence=row.fence, environment=environment)
-        return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
+        begun_at = process.start_ticks / processes.TICKS_PER_SECOND
+        return self._record(row, port, process, begun_at=begun_at, log_offset=log_offset)
 
     def promote(self, row: ReplicaRow, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
         """Make a zygote the replica's engine. The record is written before the process gets the command.
@@ -99,7 +107,8 @@ class EngineProcesses:
         command = self._command(row, port)
         log_path = self.log_path(row)
         log_files.rotate(log_path)
-        engine = self._record(row, port, zygote.process, begun_at=processes.boot_seconds())
+        begun_at, log_offset = processes.boot_seconds(), _size(log_path)
+        engine = self._record(row, port, zygote.process, begun_at=begun_at, log_offset=log_offset)
         socket_path = self._paths.zygote_socket(zygote.placeholder_id)
         zygote_client.become(socket_path, command, log_path, timeout_seconds)
         return engine
@@ -136,6 +145,16 @@ class EngineProcesses:
         """Return the last line in the replica's log, or an empty text."""
         return last_line(self.log_path(row))
 
+    def start_parts(self, row: ReplicaRow, record: EngineRecord) -> StartParts:
+        """Return how long the parts of the engine's start took, as far as its log says."""
+        try:
+            with self.log_path(row).open("rb") as file:
+                file.seek(record.log_offset)
+                log = file.read(START_LOG_BYTES)
+        except OSError:
+            return StartParts()
+        return start_parts.parts(log.decode(errors="replace"))
+
     def refusal(self, row: ReplicaRow) -> str:
         """Return what the engine's parser refused last, if the end of the log has it; an empty text if not."""
         return refusal_in(_tail(self.log_path(row)))
@@ -158,7 +177,9 @@ class EngineProcesses:
         begun_at = process.start_ticks / processes.TICKS_PER_SECOND
         return self._record(row, row.port, process, begun_at=begun_at)
 
-    def _record(self, row: ReplicaRow, port: int, process: ProcessIdentity, *, begun_at: float) -> Engine:
+    def _record(
+        self, row: ReplicaRow, port: int, process: ProcessIdentity, *, begun_at: float, log_offset: int = 0
+    ) -> Engine:
         record = EngineRecord(
             replica_id=row.replica_id,
             node=self._paths.node,
@@ -170,6 +191,7 @@ class EngineProcesses:
             port=port,
             devices=row.devices,
             begun_at=begun_at,
+            log_offset=log_offset,
         )
         self._paths.registry.write(record)
         return self._engine(record, row)
@@ -224,6 +246,13 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
 def last_line(log_path: Path) -> str:
     """Return the last line of a log that is not blank, or an empty text."""
     return next((line.strip()[:300] for line in reversed(_tail(log_path).split("\n")) if line.strip()), "")
+
+
+def _size(log_path: Path) -> int:
+    try:
+        return log_path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _tail(log_path: Path) -> str:

@@ -35,6 +35,8 @@ class EngineRecord:
     port: int
     devices: tuple[str, ...]
     begun_at: float
+    #: Where its part of the replica's log begins.
+    log_offset: int = 0
     kind: Literal["engine"] = "engine"
 
     @property

@@ -27,10 +27,12 @@ from catalogue.models import ModelRevision
 from tenants.ids import ReplicaId, RevisionId
 from workers import metrics, processes
 from workers.agent.probes.http_probe import EngineLoad
+from workers.agent.probes.recent_times import Times
 from workers.agent.readings.node_readings import DeviceReading
 from workers.devices.provider import Device
+from workers.engines.start_parts import StartParts
 from workers.errors import NotFound, Superseded
-from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime
+from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime, Weights
 from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler, slot_leases
 from workers.serving import endpoints, engine_keys
@@ -240,7 +242,7 @@ class NodeRows:
             metrics.STALE_FENCE_REJECTS.inc()
         return bool(changed)
 
-    def ready(self, row: ReplicaRow, reason: str, *, process_seconds: float) -> bool:
+    def ready(self, row: ReplicaRow, reason: str, *, process_seconds: float, parts: StartParts) -> bool:
         """Move the replica to ready for the first time in this generation, and store how long its start took.
 
         One transaction. False if the replica has changed. Raises Superseded.
@@ -258,8 +260,18 @@ class NodeRows:
                     level=replica.start_level or Level.COLD,
                     seconds=round(replica.waited.total_seconds(), 3),
                     process_seconds=seconds,
+                    fetch_seconds=self._fetch_seconds(row.revision_id),
+                    **dataclasses.asdict(parts),
                 )
         return True
+
+    def _fetch_seconds(self, revision_id: RevisionId) -> float | None:
+        """Return how long the first start of a revision on the node waited for its files; None for a later one."""
+        if StartTime.objects.filter(revision_id=revision_id, replica__node_id=self.node_id).exists():
+            return None
+        ready = Weights.objects.filter(node_id=self.node_id, revision_id=revision_id, state=Weights.State.READY)
+        waited = ready.annotate(waited=F("state_since") - F("created_at")).values_list("waited", flat=True).first()
+        return None if waited is None else round(waited.total_seconds(), 3)
 
     def give_up(self, row: ReplicaRow, reason: str) -> bool:
         """Stop the replica for good and free its slots, so that reconcile creates another where slots are free.
@@ -283,13 +295,17 @@ class NodeRows:
         with self.owning():
             return bool(self._same(row).update(**changes))
 
-    def observe(self, row: ReplicaRow, load: EngineLoad) -> bool:
-        """Write the engine's load. False if the replica has changed. Raises Superseded."""
+    def observe(self, row: ReplicaRow, load: EngineLoad, times: Times) -> bool:
+        """Write the engine's load, and how fast it answered in the last minute.
+
+        False if the replica has changed. Raises Superseded.
+        """
         return self.note(
             row,
             running_requests=load.running,
             waiting_requests=load.waiting,
             kv_usage=load.kv_usage,
+            **dataclasses.asdict(times),
             cache_tokens=load.cache_tokens,
             host_cache_tokens=load.host_cache_tokens,
             max_requests=load.max_requests,

@@ -39,6 +39,7 @@ def run(settings: Settings) -> None:
     if settings.blocks - 1 < longest:
         sys.exit(f"{settings.blocks} blocks cannot hold one request of the whole context: {longest + 1} can")
     time.sleep(settings.startup_seconds)
+    print(f"Model loading took 0.0 GiB memory and {settings.startup_seconds:.6f} seconds", flush=True)
     if settings.faults.fail_start:
         sys.exit("fault fail-start: the engine does not start")
     web.run_app(

@@ -66,6 +66,10 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "TOOK": lambda row: duration(row["startup_seconds"]),
         "RUNNING": lambda row: str(row["running_requests"]) + (f"/{most}" if (most := row["max_requests"]) else ""),
         "WAITING": "waiting_requests",
+        "KV": lambda row: _percent(row["kv_usage"]),
+        "TTFT": lambda row: duration(row["ttft_seconds"]),
+        "TPOT": lambda row: duration(row["tpot_seconds"]),
+        "PREFIX": lambda row: _percent(row["prefix_hit_share"]),
         "CONTEXT": lambda row: str(row["context_tokens"] or ""),
         "NOTE": lambda row: row["last_error"] or row["start_note"],
     },
@@ -145,6 +149,10 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "STARTS": "count",
         "MEDIAN": lambda row: duration(row["median_seconds"]),
         "P95": lambda row: duration(row["p95_seconds"]),
+        "FETCH": lambda row: duration(row["parts"]["fetch_seconds"]),
+        "LOAD": lambda row: duration(row["parts"]["load_seconds"]),
+        "COMPILE": lambda row: duration(row["parts"]["compile_seconds"]),
+        "WARM-UP": lambda row: duration(row["parts"]["warm_up_seconds"]),
     },
 }
 _OF_FLEET: Mapping[str, Callable[[Fleet], list[Row]]] = {
@@ -226,6 +234,10 @@ def _troubles(fleet: Fleet) -> list[str]:
         if slot.health == "quarantined"
     ]
     return [*silent, *short, *held_up, *unfetched, *left_out, *faulty]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share * 100:.0f} %"
 
 
 def _with_unit(value: float | None, unit: str) -> str:

@@ -19,11 +19,11 @@ from workers.fleet.pools import dollars
 from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
-from workers.models import Level, Slot, StartTime
+from workers.models import Level, Slot
 from workers.scheduler import pool_requirements
 from workers.scheduler.pool_requirements import MOST_LABELS, PoolRequirements
 from workers.serving.gateway_load import DeploymentLoad
-from workers.serving.start_times import StartSummary
+from workers.serving.start_times import Parts, StartSummary
 
 #: The largest number of the database column.
 LARGEST = 2**31 - 1
@@ -36,6 +36,19 @@ class EventSerializer(serializers.Serializer[history.Transition]):
     from_state = serializers.CharField(read_only=True)
     to_state = serializers.CharField(read_only=True)
     reason = serializers.CharField(read_only=True)
+
+
+class StartPartsSerializer(serializers.Serializer[Parts]):
+    """Seconds of the parts of a start, or their medians; null where unknown. The rest of a start is in none of them."""
+
+    fetch_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="Waiting for the model's files; of the first start on a node alone."
+    )
+    load_seconds = serializers.FloatField(read_only=True, allow_null=True, help_text="Loading the weights.")
+    compile_seconds = serializers.FloatField(read_only=True, allow_null=True)
+    warm_up_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="Profiling, allocating the KV cache, capturing graphs."
+    )
 
 
 class ReplicaSerializer(serializers.Serializer[ReplicaStatus]):
@@ -55,6 +68,19 @@ class ReplicaSerializer(serializers.Serializer[ReplicaStatus]):
     running_requests = serializers.IntegerField(read_only=True)
     waiting_requests = serializers.IntegerField(read_only=True)
     kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
+    ttft_seconds = serializers.FloatField(
+        read_only=True,
+        allow_null=True,
+        help_text="Mean time to the first token in the last minute, as its engine says; null without a request.",
+    )
+    tpot_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="Mean time between two tokens in the last minute."
+    )
+    prefix_hit_share = serializers.FloatField(
+        read_only=True,
+        allow_null=True,
+        help_text="Share of its prompt tokens in the last minute that it had cached.",
+    )
     cache_tokens = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Tokens that its KV cache holds."
     )
@@ -74,6 +100,7 @@ class ReplicaSerializer(serializers.Serializer[ReplicaStatus]):
     startup_seconds = serializers.FloatField(
         read_only=True, allow_null=True, help_text="From spawn or promotion to the first canary token."
     )
+    start_parts = StartPartsSerializer(read_only=True, help_text="Of its last start.")
     placeholder = serializers.UUIDField(
         read_only=True, allow_null=True, help_text="The placeholder it was promoted from."
     )
@@ -94,6 +121,7 @@ class StartSummarySerializer(serializers.Serializer[StartSummary]):
     median_seconds = serializers.FloatField(read_only=True)
     p95_seconds = serializers.FloatField(read_only=True)
     count = serializers.IntegerField(read_only=True)
+    parts = StartPartsSerializer(read_only=True, help_text="Medians.")
 
 
 class LoadSerializer(serializers.Serializer[DeploymentLoad]):
@@ -397,7 +425,7 @@ class SlotSerializer(serializers.Serializer[Slot]):
         return None if reading is None else ReadingSerializer(reading).data
 
 
-class StartTimeSerializer(serializers.Serializer[StartTime]):
+class StartTimeSerializer(StartPartsSerializer):
     """How long one start took, and from which level."""
 
     id = serializers.UUIDField(read_only=True)

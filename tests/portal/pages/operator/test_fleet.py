@@ -51,6 +51,15 @@ def questions(warmth: Warmth) -> dict[str, str]:
     }
 
 
+def test_a_replica_shows_how_fast_it_answers_and_the_parts_of_its_start(
+    world: World, warmth: Warmth, signed_in: SignIn
+) -> None:
+    page = signed_in(world.operator).get("/portal/fleet/").content.decode()
+    assert "TTFT 310 ms, TPOT 21 ms, 64 % of prompts cached" in page.replace("\xa0", " ")
+    assert 'data-testid="start-parts">load 1.5 s<' in page
+    assert "medians: load 1.5 s" in page
+
+
 def test_a_slot_shows_what_its_device_does(world: World, warmth: Warmth, signed_in: SignIn) -> None:
     page = signed_in(world.operator).get("/portal/fleet/").content.decode().replace("\xa0", " ")
     assert "93 % busy, 71.0 GB of 80.0 GB, 78 °C, 612 W" in page
