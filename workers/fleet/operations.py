@@ -351,7 +351,7 @@ def _rolled(row: Rollout, changed: bool, now: str) -> Effect:
 def _leave(actor: Actor, replicas: list[Replica]) -> bool:
     """Mark the replicas for replacement, and return whether any was not marked before."""
     fresh = [row for row in replicas if not row.leaving]
-    Replica.objects.filter(id__in=[row.id for row in fresh]).update(leaving=True)
+    Replica.objects.filter(id__in=[row.id for row in replicas]).update(leaving=True, moves_back=False)
     reason = f"drained by {actor.name}: it {LEAVES}"
     ReplicaEvent.objects.bulk_create(
         ReplicaEvent(replica=row, from_state=row.state, to_state=row.state, reason=reason) for row in fresh

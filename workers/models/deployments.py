@@ -69,6 +69,10 @@ class DeploymentPool(models.Model):
     prepared_replicas = models.PositiveSmallIntegerField(default=0)
     #: Since when the previous pool has been below its low water mark.
     not_needed_since = models.DateTimeField(null=True, blank=True)
+    #: Since when later pools have had its replicas because no node of it works; None once those are back.
+    failed_over_at = models.DateTimeField(null=True, blank=True)
+    #: Since when it has worked again.
+    works_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = (

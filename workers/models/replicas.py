@@ -66,6 +66,8 @@ class Replica(models.Model):
     desired_state = models.CharField(max_length=16, choices=Desired.choices, default=Desired.RUNNING)
     #: An operator drains it: it serves until its replacement is ready, then stops. See ``placement.plan``.
     leaving = models.BooleanField(default=False, db_default=False)
+    #: It leaves because an earlier pool works again, and nobody wants its slots: it never stops without a replacement.
+    moves_back = models.BooleanField(default=False, db_default=False)
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)
     state_since = models.DateTimeField(db_default=Now())
     fence = models.BigIntegerField(default=0)

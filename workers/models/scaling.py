@@ -50,10 +50,13 @@ class ScaleDecision(models.Model):
         #: Start a replica in the next pool before the previous one is full; and stop it again.
         PREPARE = "prepare"
         RELEASE = "release"
+        #: Replicas are placed in a later pool because no node of an earlier one works; and one moves back.
+        FAILOVER = "failover"
+        FAILBACK = "failback"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="decisions")
-    #: The pool that is prepared or released; None for other actions.
+    #: The pool that is prepared or released, or that replicas are placed in; None for other actions.
     pool = models.ForeignKey(Pool, null=True, on_delete=models.PROTECT, related_name="decisions")
     action = models.CharField(max_length=16, choices=Action.choices)
     from_replicas = models.PositiveSmallIntegerField()

@@ -58,6 +58,8 @@ class ReplicaView:
     failed_recently: bool = False
     leaving: bool = False
     crashed: bool = False
+    #: It leaves because an earlier pool works again: it stops only once others serve in its place.
+    moves_back: bool = False
     #: Gateways send it requests; one of an open rollout has passed its canary, too, and has served for a while.
     serves: bool = False
 
@@ -83,6 +85,8 @@ class DeploymentView:
     weights: Mapping[UUID, WeightsState] | None = None
     #: What replaces the replicas above.
     rollout: RolloutView | None = None
+    #: Pools that work again, in order: replicas in later pools may move back to them.
+    works_again: tuple[UUID, ...] = ()
 
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
@@ -117,6 +121,8 @@ class RolloutView:
 class Steps:
     """What changes: (deployment, node) of each replica to create, and each replica to stop with its reason.
 
+    ``move_back``: (deployment, replica, node) of each replica that leaves for one on that node, in an earlier pool;
+    ``moved_back``: (deployment, pool) of each pool that has its replicas again.
     ``roll``: (deployment, node) of each replica to create for its rollout; ``waits_for``: by rollout, what its next
     step waits for; ``finished``: rollouts that are done or undone.
     """
@@ -124,6 +130,8 @@ class Steps:
     place: list[tuple[UUID, UUID]] = field(default_factory=list)
     stop: dict[UUID, StopReason] = field(default_factory=dict)
     roll: list[tuple[UUID, UUID]] = field(default_factory=list)
+    move_back: list[tuple[UUID, UUID, UUID]] = field(default_factory=list)
+    moved_back: list[tuple[UUID, UUID]] = field(default_factory=list)
     waits_for: dict[UUID, str] = field(default_factory=dict)
     finished: set[UUID] = field(default_factory=set)
 
@@ -321,11 +329,13 @@ def _drained(
     """Return the leaving replicas that stop now: those that are not ready, and as many as others serve in place of.
 
     For each of the ``homeless`` replacements, which found no node, one stops nevertheless, because the operator wants
-    its slots. This does not apply while replacements fail to start: a working replica would be lost for nothing.
+    its slots. This does not apply while replacements fail to start: a working replica would be lost for nothing. Nor
+    does it apply to those that move back to an earlier pool, whose slots nobody wants.
     """
-    needed = deployment.desired - sum(replica.state == "ready" for replica in others)
-    if not any(replica.failed_recently for replica in deployment.replicas):
-        needed -= max(0, homeless)
+    needed = max(0, deployment.desired - sum(replica.state == "ready" for replica in others))
     serving = sorted((replica for replica in leaving if replica.state == "ready"), key=lambda each: -each.requests)
-    kept = {replica.id for replica in serving[: max(0, needed)]}
+    kept = {replica.id for replica in serving[:needed]}
+    if not any(replica.failed_recently for replica in deployment.replicas):
+        wanted_slots = [each.id for each in serving[max(0, needed - max(0, homeless)) : needed] if not each.moves_back]
+        kept.difference_update(wanted_slots)
     return [replica for replica in leaving if replica.id not in kept]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from workers.scheduler.failback import move_back
 from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Steps, settle
 from workers.scheduler.rollout.steps import advance
 
@@ -11,9 +12,12 @@ from workers.scheduler.rollout.steps import advance
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Steps:
     """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes."""
     free_slots, steps = FreeSlots(nodes), Steps()
+    deployments = list(deployments)
     for deployment in deployments:
         if deployment.rollout is None:
             settle(deployment, free_slots, steps)
         else:
             advance(deployment, deployment.rollout, free_slots, steps)
+    for deployment in deployments:
+        move_back(deployment, free_slots, steps)
     return steps

@@ -10,6 +10,7 @@ import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, cast
 from uuid import UUID
 
@@ -21,7 +22,15 @@ from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import autoscaler, placeholder_pools, pool_requirements, promotion, slot_leases, weights
+from workers.scheduler import (
+    autoscaler,
+    failover,
+    placeholder_pools,
+    pool_requirements,
+    promotion,
+    slot_leases,
+    weights,
+)
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import (
     DeploymentView,
@@ -96,7 +105,8 @@ def tick() -> Outcome | None:
     nodes = _nodes()
     opened = rollouts.open_rollouts()
     fetched, fetching = weights.renew(node.id for node in nodes)
-    steps = plan(_deployments(fetched, opened), nodes)
+    steps = plan(_deployments(fetched, opened, failover.works_again()), nodes)
+    failover.record(steps, nodes)
     placed = _place(steps, opened)
     filled = placeholder_pools.fill()
     touched = placed | _stop(steps) | set(filled) | fetching
@@ -189,7 +199,11 @@ def _nodes() -> tuple[NodeView, ...]:
     )
 
 
-def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -> tuple[DeploymentView, ...]:
+def _deployments(
+    fetched: weights.Fetched,
+    opened: Mapping[UUID, OpenRollout],
+    works_again: Mapping[UUID, tuple[UUID, ...]] = MappingProxyType({}),
+) -> tuple[DeploymentView, ...]:
     links = pool_requirements.usable_links()
     replicas = _replicas(opened)
     found = []
@@ -206,6 +220,7 @@ def _deployments(fetched: weights.Fetched, opened: Mapping[UUID, OpenRollout]) -
             slots_per_replica=row.slots_per_replica,
             prepared={link.pool_id: link.prepared_replicas for link in links.get(row.id, ()) if link.prepared_replicas},
             weights=_weights(row.revision, fetched),
+            works_again=works_again.get(row.id, ()),
         )
         if of_rollout is not None:
             made = tuple(each for kind, each in there if kind == "new")
@@ -233,6 +248,7 @@ def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[_Kind
             requests=row.running_requests + row.waiting_requests,
             failed_recently=row.recent,
             leaving=row.leaving,
+            moves_back=row.moves_back,
             crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
             serves=row.id in of_rollout.serving if of_rollout is not None and kind == "new" else _serves(row),
         )
@@ -322,7 +338,8 @@ def _place(steps: Steps, opened: Mapping[UUID, OpenRollout]) -> set[UUID]:
     for deployment_id, node_id in steps.roll:
         if reserve(rows[deployment_id], node_id, rollout=opened[deployment_id].row) is not None:
             made.add(node_id)
-    return made
+    moved = [each for each in steps.move_back if reserve(rows[each[0]], each[2]) is not None]
+    return made | failover.follow(steps, moved)
 
 
 @transaction.atomic

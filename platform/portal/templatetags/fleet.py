@@ -23,7 +23,7 @@ STARTS = {
     Level.H2.value: ("promoted", "promoted in", "is being promoted"),
 }
 #: The direction of each scale decision.
-ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "release": "◁"}
+ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "failover": "⇥", "failback": "⇤", "release": "◁"}
 
 
 @register.filter

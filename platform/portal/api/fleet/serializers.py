@@ -388,8 +388,10 @@ class DecisionSerializer(serializers.Serializer[history.Decision]):
     id = serializers.UUIDField(read_only=True)
     at = serializers.DateTimeField(read_only=True)
     deployment = serializers.CharField(read_only=True)
-    pool = serializers.CharField(read_only=True, allow_null=True, help_text="The pool that is prepared or released.")
-    action = serializers.CharField(read_only=True, help_text="up, down, wake, prepare or release.")
+    pool = serializers.CharField(
+        read_only=True, allow_null=True, help_text="Prepared, released, or where replicas are placed."
+    )
+    action = serializers.CharField(read_only=True, help_text="up, down, wake, prepare, release, failover or failback.")
     from_replicas = serializers.IntegerField(read_only=True)
     to_replicas = serializers.IntegerField(read_only=True)
     reason = serializers.CharField(read_only=True)
