@@ -11,7 +11,7 @@ _ACTIONS = ("up", "down", "wake", "prepare", "release", "failover", "failback")
 class Migration(migrations.Migration):
     """Columns with defaults, so that processes of the version before go on."""
 
-    dependencies: ClassVar = [("workers", "0027_pool_hardware")]
+    dependencies: ClassVar = [("workers", "0029_replica_times")]
     operations: ClassVar[list[Operation]] = [
         migrations.AddField("deploymentpool", "failed_over_at", models.DateTimeField(blank=True, null=True)),
         migrations.AddField("deploymentpool", "works_since", models.DateTimeField(blank=True, null=True)),
