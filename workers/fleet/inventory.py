@@ -68,6 +68,8 @@ class DeploymentStatus:
     starts: tuple[StartSummary, ...]
     #: Desired replicas that have no slot, and find none on the nodes of its pools now.
     without_slot: int
+    #: The node whose slots are kept for it while it waits; empty if none is.
+    kept_node: str = ""
     #: Which live nodes of its pools lack the version of its engine, or that of its rollout, and what to do; or empty.
     without_engine: str = ""
     #: Its model's files by node; empty if no node has to fetch them.
@@ -84,7 +86,8 @@ class DeploymentStatus:
         kind = "replicas" if self.desired > 1 else "replica"
         pools = ", ".join(self.pools) or "no pool"
         text = f"no slot is free for {of_them} {kind}; add a node to {pools}, free slots there, or desire fewer"
-        return "; ".join((text, *self.left_out))
+        kept = f"the slots of node {self.kept_node} are kept for it as they become free" if self.kept_node else ""
+        return "; ".join(filter(None, (text, *self.left_out, kept)))
 
     @property
     def fetching(self) -> str:
@@ -182,7 +185,7 @@ def _deployment_rows(node: str | None) -> list[Deployment]:
     """Return the deployments by name, with their pools in order; of a node, those of its pool."""
     of_node = Q() if node is None else Q(pools__nodes__name=node)
     links = DeploymentPool.objects.select_related("pool").order_by("sequence")
-    rows = Deployment.objects.filter(of_node, archived_at=None).select_related("revision__model")
+    rows = Deployment.objects.filter(of_node, archived_at=None).select_related("revision__model", "kept_node")
     return list(rows.prefetch_related(Prefetch("deploymentpool_set", queryset=links)).order_by("name"))
 
 
@@ -271,6 +274,7 @@ def _deployments(
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
             without_slot=_without_slot(row, by_name[row.name], pools),
+            kept_node=row.kept_node.name if row.kept_node else "",
             without_engine=_without_engine(row, rollouts.get(row.id), pools),
             weights=_weights_of(row, rollouts.get(row.id), fetched),
             rollout=rollouts.get(row.id),

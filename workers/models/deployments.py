@@ -7,7 +7,7 @@ from django.db.models import F, Q
 
 from catalogue.models import ModelRevision
 from tenants.ids import new_id
-from workers.models.nodes import Pool
+from workers.models.nodes import Node, Pool
 
 
 class Deployment(models.Model):
@@ -33,6 +33,9 @@ class Deployment(models.Model):
     more_wanted_since = models.DateTimeField(null=True, blank=True)
     less_wanted_since = models.DateTimeField(null=True, blank=True)
     less_wanted_peak = models.PositiveSmallIntegerField(default=0)
+    #: Since when a replica has found no node, and the node whose slots are kept for it meanwhile; see ``reservation``.
+    waits_since = models.DateTimeField(null=True, blank=True)
+    kept_node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="kept_for")
     #: An earlier load, from which the growth rate is computed.
     sampled_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     sampled_at = models.DateTimeField(null=True, blank=True)

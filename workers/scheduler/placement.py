@@ -40,6 +40,8 @@ class NodeView:
     warming: Mapping[str, int] = field(default_factory=dict)
     #: The versions of engines that it has.
     engines: frozenset[str] = frozenset()
+    #: Its healthy slots, whoever holds them.
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class DeploymentView:
     rollout: RolloutView | None = None
     #: Pools that work again, in order: replicas in later pools may move back to them.
     works_again: tuple[UUID, ...] = ()
+    #: How long a replica of it has found no node; None if all have one.
+    waited_seconds: float | None = None
 
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
@@ -123,6 +127,7 @@ class Steps:
 
     ``move_back``: (deployment, replica, node) of each replica that leaves for one on that node, in an earlier pool;
     ``moved_back``: (deployment, pool) of each pool that has its replicas again.
+    ``homeless``: by deployment, how many replicas found no node; ``kept``: the node whose slots are kept for it.
     ``roll``: (deployment, node) of each replica to create for its rollout; ``waits_for``: by rollout, what its next
     step waits for; ``finished``: rollouts that are done or undone.
     """
@@ -132,6 +137,8 @@ class Steps:
     roll: list[tuple[UUID, UUID]] = field(default_factory=list)
     move_back: list[tuple[UUID, UUID, UUID]] = field(default_factory=list)
     moved_back: list[tuple[UUID, UUID]] = field(default_factory=list)
+    homeless: dict[UUID, int] = field(default_factory=dict)
+    kept: dict[UUID, UUID] = field(default_factory=dict)
     waits_for: dict[UUID, str] = field(default_factory=dict)
     finished: set[UUID] = field(default_factory=set)
 
@@ -146,6 +153,16 @@ class FreeSlots:
         self.slots = Counter({node.id: node.free + node.with_placeholder for node in nodes})
         self.warm = Counter({(node.id, kind): count for node in nodes for kind, count in node.warm.items()})
         self.warming = Counter({(node.id, kind): count for node in nodes for kind, count in node.warming.items()})
+
+        self.keeping_pools: set[UUID] = set()
+
+    def keep(self, node: NodeView) -> None:
+        """Give nothing more of the node, nor keep another one of its pool."""
+        self.keeping_pools.add(node.pool_id)
+        self.slots[node.id] = self.free[node.id] = 0
+        for each in (self.warm, self.warming):
+            for key in [key for key in each if key[0] == node.id]:
+                each[key] = 0
 
     def take_warming(self, deployment: DeploymentView) -> bool:
         """Reserve a zygote that will soon be able to become a replica of the deployment; False if there is none."""
@@ -238,6 +255,8 @@ def settle(deployment: DeploymentView, free_slots: FreeSlots, steps: Steps) -> N
         steps.stop |= {replica.id: "replaced" for replica in lost}
         steps.stop |= {replica.id: "surplus" for replica in surplus(deployment, working, -missing)}
     homeless = missing - len(chosen) - waiting
+    if homeless > 0:
+        steps.homeless[deployment.id] = homeless
     steps.stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, homeless)}
 
 

@@ -6,16 +6,21 @@ from collections.abc import Iterable, Sequence
 
 from workers.scheduler.failback import move_back
 from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Steps, settle
+from workers.scheduler.reservation import keep
 from workers.scheduler.rollout.steps import advance
 
 
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Steps:
-    """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes."""
+    """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes.
+
+    The deployment that has waited longest for slots chooses first.
+    """
     free_slots, steps = FreeSlots(nodes), Steps()
-    deployments = list(deployments)
+    deployments = sorted(deployments, key=lambda each: -(each.waited_seconds or 0.0))
     for deployment in deployments:
         if deployment.rollout is None:
             settle(deployment, free_slots, steps)
+            keep(deployment, free_slots, steps)
         else:
             advance(deployment, deployment.rollout, free_slots, steps)
     for deployment in deployments:

@@ -15,7 +15,7 @@ from typing import Literal, cast
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, FilteredRelation, Func, Q, QuerySet
 from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
@@ -107,6 +107,7 @@ def tick() -> Outcome | None:
     fetched, fetching = weights.renew(node.id for node in nodes)
     steps = plan(_deployments(fetched, opened, failover.works_again()), nodes)
     failover.record(steps, nodes)
+    _note_waits(steps)
     placed = _place(steps, opened)
     filled = placeholder_pools.fill()
     touched = placed | _stop(steps) | set(filled) | fetching
@@ -194,6 +195,7 @@ def _nodes() -> tuple[NodeView, ...]:
             warm=warm[row.id],
             warming=warming[row.id],
             engines=row.known_engines,
+            size=sum(slots[row.id].values()),
         )
         for row in rows
     )
@@ -207,7 +209,8 @@ def _deployments(
     links = pool_requirements.usable_links()
     replicas = _replicas(opened)
     found = []
-    for row in Deployment.objects.select_related("revision").order_by("id"):
+    waited = ExpressionWrapper(Now() - F("waits_since"), output_field=DurationField())
+    for row in Deployment.objects.select_related("revision").annotate(waited=waited).order_by("id"):
         of_rollout = opened.get(row.id)
         there = replicas[row.id]
         view = DeploymentView(
@@ -221,6 +224,7 @@ def _deployments(
             prepared={link.pool_id: link.prepared_replicas for link in links.get(row.id, ()) if link.prepared_replicas},
             weights=_weights(row.revision, fetched),
             works_again=works_again.get(row.id, ()),
+            waited_seconds=None if row.waited is None else row.waited.total_seconds(),
         )
         if of_rollout is not None:
             made = tuple(each for kind, each in there if kind == "new")
@@ -329,6 +333,16 @@ def _replaced_crashes() -> Counter[UUID]:
     """Count each deployment's recent replicas that crashed and were replaced; a minute of health resets a crash."""
     given_up = Replica.objects.filter(desired_state=Replica.Desired.STOPPED, attempts__gt=0)
     return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
+
+
+def _note_waits(steps: Steps) -> None:
+    """Store which deployments wait for slots, since when, and which node is kept for them."""
+    rows = Deployment.objects.all()
+    rows.filter(id__in=steps.homeless, waits_since=None).update(waits_since=Now())
+    rows.exclude(id__in=steps.homeless).exclude(waits_since=None).update(waits_since=None)
+    rows.exclude(id__in=steps.kept).exclude(kept_node=None).update(kept_node=None)
+    for deployment_id, node_id in steps.kept.items():
+        rows.filter(~Q(kept_node=node_id), id=deployment_id).update(kept_node=node_id)
 
 
 def _place(steps: Steps, opened: Mapping[UUID, OpenRollout]) -> set[UUID]:
