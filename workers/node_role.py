@@ -38,7 +38,9 @@ READ = (
     "workers_gatewayload",
     "workers_scaledecision",
     "workers_weights",
-    "workers_hubtoken",
+    "workers_secret",
+    "workers_modelsecret",
+    "workers_hubtoken",  # empty; agents of the version before read it
     "tenants_tenant",
     "tenants_project",
     "tenants_auditentry",
@@ -126,6 +128,9 @@ def policies() -> Iterator[Policy]:
     yield Policy("workers_replica", "UPDATE", own)
     yield Policy("workers_weights", "UPDATE", own)
     yield Policy("workers_hubtoken", "SELECT", f"model_id IN {_FETCHED_MODELS}")
+    yield Policy("workers_modelsecret", "SELECT", f"model_id IN {_FETCHED_MODELS}")
+    own_secrets = f"(SELECT secret_id FROM workers_modelsecret WHERE model_id IN {_FETCHED_MODELS})"
+    yield Policy("workers_secret", "SELECT", f"id IN {own_secrets}")
     yield Policy("workers_slotlease", "UPDATE", f"slot_id IN (SELECT id FROM workers_slot WHERE node_id = {_OWN_NODE})")
     yield Policy("workers_replicaevent", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
     yield Policy("workers_starttime", "INSERT", f"replica_id IN {_OWN_REPLICAS}")

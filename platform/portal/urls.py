@@ -7,7 +7,7 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, fleet_file, models, prices, retention, tenants
+from portal.pages.operator import fleet, fleet_file, models, prices, retention, secrets, tenants
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
 
@@ -28,6 +28,8 @@ urlpatterns: list[URLPattern] = [
     path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
     path("models/<path:name>/", models.edit, name="model"),
     path("prices/", prices.index, name="prices"),
+    path("secrets/", secrets.index, name="secrets"),
+    path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
     path("tenants/", tenants.index, name="tenants"),

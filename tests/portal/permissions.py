@@ -36,6 +36,7 @@ from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
 from workers.models import Deployment, Rollout
+from workers.weights import secrets
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 #: Columns of the table: users, then keys with their scopes beside those for inference.
@@ -144,7 +145,7 @@ class Scene:
             "deployment": ROLLED if ABOUT_OPEN_ROLLOUT.search(path) else fixtures.MODEL,
             "replica": self.fleet.ready.id, "node": "n2", "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
-            "name": "cordon" if "fleet" in path else fixtures.MODEL,
+            "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta",
         }  # fmt: skip
         return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
 
@@ -153,6 +154,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
+    "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
     "PATCH /retention": lambda place: {"events_days": 99},
     "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
     "POST /tenants/{tenant}/keys": lambda place: {"name": "new", "project": place.project.slug},
@@ -181,6 +183,8 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
 
 FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
+    "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
+    "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
     "POST /portal/fleet/file/": lambda place: {
@@ -237,6 +241,7 @@ def build(world: World) -> Scene:
         earlier_revision=world.revision,
         earlier_slots_per_replica=1,
     )
+    secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     return Scene(
         world=world,
         own=_place(world, world.acme.project, 1),

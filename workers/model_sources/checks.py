@@ -21,8 +21,8 @@ from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
 from workers.model_sources.source import ModelSpec, context_length, deployment_name, is_tiny
 from workers.models import Deployment, Pool, Slot
 from workers.sizing import gpus
-from workers.weights import choice, hub_tokens
-from workers.weights.hub_tokens import TokenUnreadable
+from workers.weights import choice, secrets
+from workers.weights.secrets import SecretUnreadable
 
 #: The column that stores it.
 LONGEST_SOURCE = ModelRevision._meta.get_field("source").max_length or 0
@@ -171,12 +171,27 @@ def check_options(found: Deployment, described: Description, change: OptionChang
     return described
 
 
+def token_of(name: str, secret: str | None) -> str | None:
+    """Return the token that a model will have with this secret, None for the one that it has.
+
+    Raises NotFound, ModelRefused.
+    """
+    if secret is None:
+        return stored_token(name)
+    try:
+        return secrets.read(secret) if secret else None
+    except (UnknownEngineKey, SecretUnreadable) as error:
+        raise ModelRefused(
+            f"The secret {secret} cannot be read: {error}.", f"Set it again: `hearth secret set {secret}`."
+        ) from error
+
+
 def stored_token(name: str) -> str | None:
     """Return the token of a model for the hub, if it has one. Raises ModelRefused if that cannot be opened."""
     model = Model.objects.filter(name=name).first()
     try:
-        return hub_tokens.read(model.id) if model is not None else None
-    except (UnknownEngineKey, TokenUnreadable) as error:
+        return secrets.read_of_model(model.id) if model is not None else None
+    except (UnknownEngineKey, SecretUnreadable) as error:
         raise ModelRefused(
             f"The stored token of {name} cannot be read: {error}.", f"Set it again: `hearth model secret {name}`."
         ) from error

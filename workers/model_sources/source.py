@@ -52,6 +52,8 @@ class ModelSpec:
     tenants: tuple[str, ...] | None = None
     #: The token that reads the model on the hub; None: the stored one, if there is one.
     hub_token: str | None = field(default=None, repr=False)
+    #: The name of the secret that reads it there instead; None: the present one, if there is one.
+    secret: str | None = None
 
     def model_name(self) -> str:
         """Return the name under which clients call it."""

@@ -9,15 +9,15 @@ from workers.models.placeholders import Placeholder, SlotLease
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.rollouts import Rollout, RolloutTraffic
 from workers.models.scaling import GatewayLoad, ScaleDecision
-from workers.models.weights import HubToken, Weights
+from workers.models.weights import ModelSecret, Secret, Weights
 
 __all__ = [
     "DeferredRequest",
     "Deployment",
     "DeploymentPool",
     "GatewayLoad",
-    "HubToken",
     "Level",
+    "ModelSecret",
     "Node",
     "Placeholder",
     "Pool",
@@ -26,6 +26,7 @@ __all__ = [
     "Rollout",
     "RolloutTraffic",
     "ScaleDecision",
+    "Secret",
     "Slot",
     "SlotLease",
     "StartTime",

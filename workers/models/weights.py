@@ -1,4 +1,4 @@
-"""The files of models on nodes: which a node fetches from the hub, and which it has; and the tokens for the hub."""
+"""The files of models on nodes: which a node fetches from the hub, which it has, and the secrets for that."""
 
 from __future__ import annotations
 
@@ -51,15 +51,26 @@ class Weights(models.Model):
         return f"{self.revision_id} on {self.node_id}: {self.state}"
 
 
-class HubToken(models.Model):
-    """The token with which nodes read a model's repository on the hub, sealed; see ``workers.weights.hub_tokens``."""
+class Secret(models.Model):
+    """A secret with which nodes read repositories on the hub, sealed; see ``workers.weights.secrets``."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    model = models.OneToOneField(Model, on_delete=models.CASCADE, related_name="hub_token")
+    name = models.SlugField(max_length=63, unique=True)
     sealed = models.BinaryField()
     #: Fingerprint of the engine key that it is sealed with.
     engine_key = models.CharField(max_length=16)
     set_at = models.DateTimeField(db_default=Now())
 
     def __str__(self) -> str:
-        return f"token of {self.model_id}"
+        return self.name
+
+
+class ModelSecret(models.Model):
+    """Which secret a model's files are fetched with."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    model = models.OneToOneField(Model, on_delete=models.CASCADE, related_name="secret_link")
+    secret = models.ForeignKey(Secret, on_delete=models.PROTECT, related_name="links")
+
+    def __str__(self) -> str:
+        return f"{self.model_id}: {self.secret_id}"

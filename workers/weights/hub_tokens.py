@@ -1,94 +1,44 @@
-"""The token with which a model's repository on the hub is read: sealed in the database, never shown.
-
-It is encrypted by age (https://age-encryption.org/v1) to a key that is derived from the cluster's engine key, which
-every node has. So the database and its backups alone do not give it away, and a node reads it without a further secret.
-PostgreSQL lets a node select only the tokens of models whose files it fetches (``workers.node_role``).
-"""
+"""A secret of one model's own, where nobody names one: as `hearth model secret` and `hub_token` of the API set it."""
 
 from __future__ import annotations
 
-import hmac
-from uuid import UUID
+import re
 
-import pyrage
-from django.conf import settings
 from django.db import transaction
-from django.db.models.functions import Now
-from pyrage import x25519
 
 from catalogue.models import Model
-from tenants import audit
 from tenants.audit import Actor
-from tenants.errors import BadName
-from workers.engines.errors import UnknownEngineKey
-from workers.models import HubToken, Weights
-from workers.weights import bech32
+from workers.models import ModelSecret, Secret
+from workers.weights import secrets
 
-#: Hugging Face's own have 37 characters.
-LONGEST_TOKEN = 500
-_PURPOSE = b"hearth hub token 1"
-#: How an identity of age begins.
-_IDENTITY = "age-secret-key-"
-
-
-class TokenUnreadable(Exception):
-    """The stored token was altered, or sealed for another model."""
+PREFIX = "hub-"
 
 
 @transaction.atomic
 def store(actor: Actor, model: Model, token: str) -> None:
-    """Seal a model's token, replacing an earlier one; fetches that failed begin again. Raises BadName.
-
-    The audit log says that it was set, and not what it is.
-    """
-    clean = token.strip()
-    if not clean or len(clean) > LONGEST_TOKEN or not clean.isascii() or not clean.isprintable() or " " in clean:
-        # Without its text: an error may be shown and logged.
-        raise BadName("hub token", "the given text", f"1 to {LONGEST_TOKEN} printable ASCII characters without spaces")
-    fingerprint = next(iter(settings.SECRETS.engine_keys))
-    recipient = _identity(fingerprint).to_public()
-    sealed = pyrage.encrypt(model.id.bytes + clean.encode(), [recipient])
-    HubToken.objects.update_or_create(
-        model=model, defaults={"sealed": sealed, "engine_key": fingerprint, "set_at": Now()}
-    )
-    _begin_again(model)
-    audit.record(actor, "model.hub_token_set", ("model", model.id), tenant=model.owner, after={"model": model.name})
+    """Make this the value of the model's own secret, and use that. Raises BadName."""
+    name = _own(model)
+    secrets.store(actor, name, token, what="hub token")
+    secrets.use(actor, model, name)
 
 
 @transaction.atomic
 def remove(actor: Actor, model: Model) -> bool:
-    """Delete a model's token; return whether it had one."""
-    removed, _ = HubToken.objects.filter(model=model).delete()
-    if removed:
-        _begin_again(model)
-        audit.record(
-            actor, "model.hub_token_removed", ("model", model.id), tenant=model.owner, after={"model": model.name}
-        )
-    return bool(removed)
+    """Let the model use no secret, and delete its own; return whether it used one."""
+    link = ModelSecret.objects.select_related("secret").filter(model=model).first()
+    if link is None:
+        return False
+    secrets.use(actor, model, "")
+    if link.secret.name.startswith(PREFIX) and not link.secret.links.exists():
+        secrets.remove(actor, link.secret.name)
+    return True
 
 
-def read(model_id: UUID) -> str | None:
-    """Return a model's token; None if it has none. Raises UnknownEngineKey, TokenUnreadable."""
-    row = HubToken.objects.filter(model_id=model_id).first()
-    if row is None:
-        return None
-    try:
-        opened: bytes = pyrage.decrypt(bytes(row.sealed), [_identity(row.engine_key)])
-    except pyrage.DecryptError as error:
-        raise TokenUnreadable("it was altered") from error
-    if opened[:16] != model_id.bytes:
-        raise TokenUnreadable("it was sealed for another model")
-    return opened[16:].decode()
-
-
-def _begin_again(model: Model) -> None:
-    failed = Weights.objects.filter(revision__model=model, state=Weights.State.FAILED)
-    failed.update(next_attempt_at=None, attempts=0)
-
-
-def _identity(fingerprint: str) -> x25519.Identity:
-    known: dict[str, str] = settings.SECRETS.engine_keys
-    if fingerprint not in known:
-        raise UnknownEngineKey(fingerprint)
-    secret = hmac.digest(known[fingerprint].encode(), _PURPOSE, "sha256")
-    return x25519.Identity.from_str(bech32.encode(_IDENTITY, secret).upper())
+def _own(model: Model) -> str:
+    """Return the name of a secret that no other model uses: the present one's, or a new one made from the model's."""
+    link = ModelSecret.objects.select_related("secret").filter(model=model).first()
+    if link is not None and link.secret.name.startswith(PREFIX) and link.secret.links.count() == 1:
+        return link.secret.name
+    name = PREFIX + (re.sub(r"[^a-z0-9]+", "-", model.name.lower())[: 63 - len(PREFIX)].strip("-") or "model")
+    taken = Secret.objects.filter(name=name).exists()
+    return f"{name[:56].rstrip('-')}-{model.id.hex[-6:]}" if taken else name

@@ -12,7 +12,19 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import apply, backup, checks, engine, gpu_check, measure_routing, models, retention, routing, sizing
+from hearth.cli import (
+    apply,
+    backup,
+    checks,
+    engine,
+    gpu_check,
+    measure_routing,
+    models,
+    retention,
+    routing,
+    secret,
+    sizing,
+)
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -78,6 +90,7 @@ for command in (
     sizing.size,
     models.model,
     engine.engine,
+    secret.secret,
     backup.backup,
     backup.backup_key,
     backup.restore,

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from catalogue.engine_options import MOST_ADAPTERS, MOST_HOST_MEMORY_GIB, MOST_RANK, MOST_STAGES
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
+from hearth.cli.secret import first_line
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 
 if TYPE_CHECKING:
@@ -37,17 +38,6 @@ def _split(context: click.Context, parameter: click.Parameter, text: str) -> tup
         return tuple(shlex.split(text))
     except ValueError as error:
         raise click.BadParameter(f"{error} in {text!r}.") from error
-
-
-def _token(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Return the first line of a file. Raises BadParameter if it is empty."""
-    if path is None:
-        return None
-    with click.open_file(path) as file:
-        found: str = file.readline().strip()
-    if not found:
-        raise click.BadParameter(f"the first line of {path} is empty.")
-    return found
 
 
 class _ContextTokens(click.ParamType[int]):
@@ -142,10 +132,13 @@ class _ContextTokens(click.ParamType[int]):
     "--hub-token-file",
     "hub_token",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    callback=_token,
+    callback=first_line,
     metavar="FILE",
     help="Token with which a gated or private model is read on the hub: the first line of FILE, - for standard input. "
     "Default: as before.",
+)
+@click.option(
+    "--secret", metavar="NAME", help="Secret with which it is read there: `hearth secret`. Default: as before."
 )
 @click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
 @click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
@@ -190,7 +183,7 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     from tenants import audit
     from workers.fleet.model_options import OptionChange
     from workers.model_sources.source import ModelSpec, is_tiny
-    from workers.weights import hub_tokens
+    from workers.weights import hub_tokens, secrets
 
     given = dict(context.params)
     name, replicas, source = (given.pop(each) for each in ("name", "replicas", "source"))
@@ -200,6 +193,8 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     actor, found = audit.shell("hearth deploy"), deployment.served(name)
     if found is not None and source is None:
         if not any(context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in _CONTENT):
+            if (named := given.pop("secret")) is not None:
+                secrets.use(actor, found.revision.model, named)
             if (token := given.pop("hub_token")) is not None:
                 hub_tokens.store(actor, found.revision.model, token)
             return deployment.change_options(
@@ -311,18 +306,25 @@ def share(name: str, public: bool, private: bool, tenants: tuple[str, ...]) -> N
     "--file",
     "token",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    callback=_token,
+    callback=first_line,
     metavar="FILE",
     help="Read the token from the first line of FILE, - for standard input, instead of the terminal.",
 )
-@click.option("--remove", is_flag=True, help="Remove the token.")
-def secret(name: str, token: str | None, remove: bool) -> None:
+@click.option(
+    "--use", "used", metavar="SECRET", help="Use this secret of `hearth secret list` instead of one of its own."
+)
+@click.option("--remove", is_flag=True, help="Use none.")
+def secret(name: str, token: str | None, used: str | None, remove: bool) -> None:
     """Set the token with which nodes read a gated or private model on the hub. It is stored sealed and never shown.
 
-    Only the process that fetches the model's files gets it. A fetch that was refused begins again at once.
+    It becomes a secret of this model's own, named hub-NAME. Only the process that fetches the model's files gets it. A
+    fetch that was refused begins again at once.
     """
-    if remove and token is not None:
-        raise click.UsageError("Give --file or --remove, not both.")
+    if remove + (token is not None) + (used is not None) > 1:
+        raise click.UsageError("Give one of --file, --use and --remove, not both.")
+    if used is not None:
+        _change(name, f"uses the secret {used}", secret=used)
+        return
     if remove:
         _change(name, "has no token for the hub", hub_token="")
         return

@@ -27,7 +27,7 @@ from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
-from workers.weights import hub_tokens
+from workers.weights import hub_tokens, secrets
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def deploy(
     with transaction.atomic():
         pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
         name, given = spec.model_name(), spec.hub_token
-        spec = checks.check(name, replace(spec, hub_token=given or checks.stored_token(name)), pool)
+        spec = checks.check(name, replace(spec, hub_token=given or checks.token_of(name, spec.secret)), pool)
         if spec.engine_version is None:
             spec = replace(spec, engine_version=_engine_version(name, spec, pool))
     if spec.engine_args or spec.options != DEFAULT_OPTIONS:
@@ -77,6 +77,8 @@ def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> 
     slots_now = None if present is None else present.slots_per_replica
     platform = registry.find_tenant(PLATFORM_SLUG)
     revision = catalogue.record(actor, platform, spec.described(), slots_now=slots_now)
+    if spec.secret is not None:
+        secrets.use(actor, revision.model, spec.secret)
     if spec.hub_token is not None:
         hub_tokens.store(actor, revision.model, spec.hub_token)
     if spec.tenants is not None:

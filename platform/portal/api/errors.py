@@ -31,7 +31,13 @@ _KINDS = {
 }
 
 #: Fields of bodies that hold a value of a kind with another name.
-_PARAMS = {"model name": "name", "number of aliases": "aliases", "list of tenants": "tenants", "hub token": "hub_token"}
+_PARAMS = {
+    "model name": "name",
+    "number of aliases": "aliases",
+    "list of tenants": "tenants",
+    "hub token": "hub_token",
+    "secret value": "value",
+}
 
 _COUNTS = {"replicas": "replicas", "slots for each replica": "slots_per_replica"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import not_found, operator_tokens, retention
+from portal.api import not_found, operator_tokens, retention, secrets
 from portal.api.fleet import document_view, list_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
@@ -69,6 +69,8 @@ urlpatterns: list[URLPattern] = [
     path("fleet/pools/<slug:pool>/settings", views.PoolSettingsView.as_view()),
     path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
+    path("secrets", secrets.SecretsView.as_view()),
+    path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("retention", retention.RetentionView.as_view()),
     path("audit", audit.AuditView.as_view()),
     re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),

@@ -24,7 +24,7 @@ from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
 from workers.models import Deployment
 from workers.scheduler import reconciler
-from workers.weights import hub_tokens
+from workers.weights import hub_tokens, secrets
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class ModelChange:
     aliases: tuple[str, ...] | None = None
     #: The token for the hub; an empty text removes it.
     hub_token: str | None = field(default=None, repr=False)
+    #: The name of the secret that its files are fetched with; an empty text: none.
+    secret: str | None = None
     #: Options of its deployment and its engines. A change replaces its replicas.
     options: OptionChange = NO_CHANGE
 
@@ -104,6 +106,8 @@ def _change(actor: Actor, name: str, wanted: ModelChange, redeployment: _Redeplo
         model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
         model = administration.set_aliases(actor, model.name, wanted.aliases)
+    if wanted.secret is not None:
+        secrets.use(actor, model, wanted.secret)
     if wanted.hub_token:
         hub_tokens.store(actor, model, wanted.hub_token)
     elif wanted.hub_token is not None:

@@ -12,8 +12,9 @@ from catalogue.models import Model
 from portal.fleet.model_changes import ModelChange
 from portal.forms.base import PageForm
 from tenants.models import Tenant
-from workers.models import HubToken
-from workers.weights.hub_tokens import LONGEST_TOKEN
+from workers.models import Secret
+from workers.weights import secrets
+from workers.weights.secrets import LONGEST_VALUE
 
 _NAME = "Enter a name of at most 200 characters."
 #: Active tenants offered as those that see a private model, beside those that see it now.
@@ -41,14 +42,16 @@ class ModelForm(PageForm):
         required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
     )
 
+    secret = forms.ChoiceField(
+        required=False, label="Secret", help_text="With which nodes fetch a gated or private model from the hub."
+    )
     hub_token = forms.CharField(
         required=False,
-        max_length=LONGEST_TOKEN,
-        label="Token for the hub",
-        help_text="For a gated or private model. It is never shown; leave it empty to keep the present one.",
+        max_length=LONGEST_VALUE,
+        label="Token of its own",
+        help_text="Instead of a secret with a name. It is never shown; leave it empty to keep what is chosen above.",
         widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
     )
-    remove_hub_token = forms.BooleanField(required=False, label="Remove the token for the hub")
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, model: Model) -> None:
         """Offer the first active tenants, and all that the model is shared with: saving removes none of them."""
@@ -57,10 +60,13 @@ class ModelForm(PageForm):
             "aliases": " ".join(model.aliases.order_by("name").values_list("name", flat=True)),
             "visibility": model.visibility,
             "tenants": administration.slugs_of(model.shared_with),
+            "secret": secrets.of_model(model.id),
         }
         super().__init__(data, initial=initial)
-        if not HubToken.objects.filter(model=model).exists():
-            del self.fields["remove_hub_token"]
+        names = Secret.objects.order_by("name").values_list("name", flat=True)
+        chooses = self.fields["secret"]
+        assert isinstance(chooses, forms.ChoiceField)
+        chooses.choices = [("", "none"), *((name, name) for name in names)]
         active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
         shared = Tenant.objects.filter(id__in=model.shared_with)
         offered = {tenant.slug: tenant for tenant in (*active, *shared)}
@@ -71,7 +77,6 @@ class ModelForm(PageForm):
     def change(self, old_name: str) -> ModelChange:
         """Return the change of a valid form. The model's old name becomes an alias."""
         values = self.cleaned_data
-        removes_token = values.get("remove_hub_token", False)
         kept = {old_name} - {values["name"]}
         public = values["visibility"] == Model.Visibility.PUBLIC
         return ModelChange(
@@ -79,5 +84,6 @@ class ModelForm(PageForm):
             aliases=tuple({*values["aliases"].split()} | kept),
             visibility=values["visibility"],
             tenants=() if public else tuple(values["tenants"]),
-            hub_token="" if removes_token else values["hub_token"] or None,
+            secret=values["secret"] if "secret" in self.changed_data else None,
+            hub_token=values["hub_token"] or None,
         )

@@ -41,7 +41,7 @@ from workers.fleet import inventory
 from workers.fleet.model_options import OptionChange
 from workers.model_sources.source import ModelSpec, deployment_name
 from workers.models import Deployment, Node, Slot
-from workers.weights import hub_tokens
+from workers.weights import secrets
 
 QWEN3_ARGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter"),
@@ -527,7 +527,7 @@ def test_a_gated_model_is_looked_up_with_its_token(known: hub.Hub, tmp_path: Pat
     assert commit(Deployment.objects.select_related("revision").get(name="gated")) == hub.NEW
     (tmp_path / "token").write_text("hf_other\n")
     typed("gated", "--hub-token-file", str(tmp_path / "token"))
-    assert hub_tokens.read(Model.objects.get(name="gated").id) == "hf_other"
+    assert secrets.read_of_model(Model.objects.get(name="gated").id) == "hf_other"
     (tmp_path / "token").write_text("\n")
     with pytest.raises(click.BadParameter, match="is empty"):
         typed("gated", "--hub-token-file", str(tmp_path / "token"))

@@ -28,7 +28,7 @@ from workers.errors import BadArguments, Refused
 from workers.fleet import engine_arguments, inventory, model_options, rollouts
 from workers.fleet.model_options import OptionChange
 from workers.models import Deployment, Replica, Rollout, Slot
-from workers.weights import hub_tokens
+from workers.weights import secrets
 
 TINY = f"/api/v1/models/{MODEL}"
 
@@ -75,14 +75,14 @@ def test_a_token_for_the_hub_is_written_and_never_shown(
     answers = [as_operator.patch(TINY, {"hub_token": token}, format="json"), as_operator.get(TINY), as_acme.get(TINY)]
     assert [answer.status_code for answer in answers] == [200] * 3
     assert not any("hub_token" in answer.json() or token in answer.content.decode() for answer in answers)
-    assert hub_tokens.read(Model.objects.get().id) == token
+    assert secrets.read_of_model(Model.objects.get().id) == token
     assert as_acme.patch(TINY, {"hub_token": "hf_mine"}, format="json").status_code == 403
     refused = as_operator.patch(TINY, {"hub_token": "two words"}, format="json")
     assert (refused.status_code, "two words" in refused.content.decode()) == (400, False)
     assert error_of(refused)["param"] == "hub_token"
-    assert hub_tokens.read(Model.objects.get().id) == token
+    assert secrets.read_of_model(Model.objects.get().id) == token
     assert as_operator.patch(TINY, {"hub_token": None}, format="json").status_code == 200
-    assert hub_tokens.read(Model.objects.get().id) is None
+    assert secrets.read_of_model(Model.objects.get().id) is None
 
 
 def test_only_operators_see_the_options_of_engines(world: World, as_operator: APIClient, as_acme: APIClient) -> None:
@@ -355,14 +355,14 @@ def test_the_models_page_keeps_what_was_typed_and_says_what_is_wrong(world: Worl
 def test_the_models_page_sets_and_removes_a_token_and_never_shows_it(world: World) -> None:
     browser, address = signed_in(world, operator=True), f"/portal/models/{MODEL}/"
     form = {"name": MODEL, "visibility": "public", "hub_token": "hf_secret"}
-    assert "remove_hub_token" not in browser.get(address).content.decode()
     assert browser.post(address, form).status_code == 302
     page = browser.get(address).content.decode()
-    assert ("hf_secret" in page, "remove_hub_token" in page) == (False, True)
-    assert browser.post(address, form | {"hub_token": ""}).status_code == 302
-    assert hub_tokens.read(Model.objects.get().id) == "hf_secret"
-    assert browser.post(address, form | {"hub_token": "", "remove_hub_token": "on"}).status_code == 302
-    assert hub_tokens.read(Model.objects.get().id) is None
+    own = secrets.listed()[0].name
+    assert ("hf_secret" in page, f'value="{own}" selected' in page) == (False, True)
+    assert browser.post(address, form | {"hub_token": "", "secret": own}).status_code == 302
+    assert secrets.read_of_model(Model.objects.get().id) == "hf_secret"
+    assert browser.post(address, form | {"hub_token": "", "secret": ""}).status_code == 302
+    assert secrets.read_of_model(Model.objects.get().id) is None
 
 
 def test_pages_archive_projects_and_tenants(world: World) -> None:

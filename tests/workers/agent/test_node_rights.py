@@ -171,13 +171,17 @@ def test_a_node_reads_the_tokens_of_models_that_it_fetches_only(stolen: Connecti
         model=other, source="org/other", digest="1" * 64, engine="vllm", context_length_tokens=64
     )
     Weights.objects.create(node=add_node(fleet.pool, "n2"), revision=elsewhere)
-    assert stolen.execute("SELECT model_id FROM workers_hubtoken").fetchall() == []
+    shared = (
+        "SELECT link.model_id, name FROM workers_secret secret JOIN workers_modelsecret link ON secret_id = secret.id"
+    )
+    assert stolen.execute(shared).fetchall() == []
+    assert stolen.execute("SELECT name FROM workers_secret").fetchall() == []
     own = Weights.objects.create(node=fleet.node, revision=fleet.revision)
-    seen = stolen.execute("SELECT model_id FROM workers_hubtoken").fetchall()
-    assert seen == [(fleet.revision.model_id,)]
+    assert stolen.execute(shared).fetchall() == [(fleet.revision.model_id, "hub-tiny-chat")]
+    assert stolen.execute("SELECT name FROM workers_secret").fetchall() == [("hub-tiny-chat",)]
     assert changed(stolen, "UPDATE workers_weights SET error = 'mine'") == 1
     assert Weights.objects.get(error="mine") == own
-    for statement in ("UPDATE workers_hubtoken SET sealed = ''", "DELETE FROM workers_weights"):
+    for statement in ("UPDATE workers_secret SET sealed = ''", "DELETE FROM workers_weights"):
         refused(stolen, statement)
     refused(stolen, "UPDATE workers_weights SET revision_id = %s", elsewhere.id)
 

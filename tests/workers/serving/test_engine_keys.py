@@ -22,6 +22,7 @@ from workers.models import Deployment, GatewayLoad, Node, Replica
 from workers.serving import endpoints, engine_keys, gateway_load
 from workers.serving.gateway_load import DeploymentLoad
 from workers.weights import hub_tokens
+from workers.weights import secrets as model_secrets
 
 pytestmark = pytest.mark.django_db
 
@@ -70,15 +71,15 @@ def test_a_token_for_the_hub_keeps_the_engine_key_that_it_is_sealed_with(
 ) -> None:
     hub_tokens.store(SYSTEM, fleet.revision.model, "hf_token")
     settings.SECRETS = second = secrets.rotated(first, caches=False)
-    assert hub_tokens.read(fleet.revision.model_id) == "hf_token"
-    [use] = [use for use in in_use(second) if use.kind == "model"]
-    assert (use.name, use.fingerprint) == ("tiny-chat", name(first))
-    assert "hearth model secret tiny-chat" in use.remedy
+    assert model_secrets.read_of_model(fleet.revision.model_id) == "hf_token"
+    [use] = [use for use in in_use(second) if use.kind == "secret"]
+    assert (use.name, use.fingerprint) == ("hub-tiny-chat", name(first))
+    assert "hearth secret set hub-tiny-chat" in use.remedy
     hub_tokens.store(SYSTEM, fleet.revision.model, "hf_token")
-    assert [use.fingerprint for use in in_use(second) if use.kind == "model"] == [name(second)]
+    assert [use.fingerprint for use in in_use(second) if use.kind == "secret"] == [name(second)]
     settings.SECRETS = first
     with pytest.raises(UnknownEngineKey):
-        hub_tokens.read(fleet.revision.model_id)
+        model_secrets.read_of_model(fleet.revision.model_id)
 
 
 def test_engines_of_before_and_after_a_rotation_have_tokens_of_their_own_keys(

@@ -28,8 +28,8 @@ from workers.agent.weights.fetch_processes import Fetch, FetchProcesses
 from workers.agent.weights.weights_rows import WeightsRow, WeightsRows
 from workers.engines.errors import UnknownEngineKey
 from workers.metrics import AgentCounters
-from workers.weights.hub_tokens import TokenUnreadable
 from workers.weights.job import Report
+from workers.weights.secrets import SecretUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class WeightsLifecycle:
             return
         try:
             token = self._rows.token(row)
-        except (UnknownEngineKey, TokenUnreadable) as error:
+        except (UnknownEngineKey, SecretUnreadable) as error:
             self._failed(row, f"its token cannot be read: {error}; import the cluster's secrets on this node")
             return
         if row.state != "fetching" and not self._rows.move(row, "fetching", error="", next_attempt_at=None):

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from workers.agent.store.replica_rows import NodeRows
 from workers.engines.arguments import commit_of, load_format
 from workers.models import Weights
-from workers.weights import hub_tokens
+from workers.weights import secrets
 
 WeightsState = Literal["wanted", "fetching", "ready", "failed"]
 
@@ -64,8 +64,8 @@ class WeightsRows:
         ]
 
     def token(self, row: WeightsRow) -> str | None:
-        """Return the model's token for the hub; None if it has none. Raises UnknownEngineKey, TokenUnreadable."""
-        return hub_tokens.read(row.model_id)
+        """Return the model's token for the hub; None if it has none. Raises UnknownEngineKey, SecretUnreadable."""
+        return secrets.read_of_model(row.model_id)
 
     def move(self, row: WeightsRow, to: WeightsState, **changes: Any) -> bool:
         """Move the weights from the state in ``row`` to another. False if they have changed. Raises Superseded."""

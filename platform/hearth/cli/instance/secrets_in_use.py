@@ -25,8 +25,7 @@ ENGINE_KEYS = """
     UNION SELECT 'node', name, engine_key FROM workers_node WHERE lease_expires_at > now()
     UNION SELECT 'gateway', process, engine_key FROM workers_gatewayload
     WHERE reported_at > now() - interval '10 seconds'
-    UNION SELECT 'model', model.name, token.engine_key
-    FROM workers_hubtoken token JOIN catalogue_model model ON model.id = token.model_id
+    UNION SELECT 'secret', name, engine_key FROM workers_secret
     ORDER BY 1, 2
 """
 STOP_LOST = """
@@ -37,12 +36,9 @@ STOP_LOST = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKeyUse:
-    """An engine that was started with an engine key, the agent or gateway process whose newest one it is, or a model.
+    """What uses an engine key: an engine started with it, a process whose newest one it is, or a sealed secret."""
 
-    A model's token for the hub is sealed with it.
-    """
-
-    kind: Literal["replica", "node", "gateway", "model"]
+    kind: Literal["replica", "node", "gateway", "secret"]
     name: str
     fingerprint: str
 
@@ -54,8 +50,8 @@ class EngineKeyUse:
             return f"replica {self.name} was started with it. Replace it: celery -A hearth fleet drain {short_id}"
         if self.kind == "node":
             return f"node {self.name} starts engines with it. Import the secrets there and restart its agent"
-        if self.kind == "model":
-            return f"the token of model {self.name} is sealed with it. Set it again: hearth model secret {self.name}"
+        if self.kind == "secret":
+            return f"the secret {self.name} is sealed with it. Set it again: hearth secret set {self.name}"
         return f"{self.name} has no newer one. Import the secrets on its machine and restart it"
 
 

@@ -33,8 +33,8 @@ from tenants.models import Tenant
 from workers.fleet import rollouts
 from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
 from workers.fleet.model_options import OptionChange
-from workers.models import Deployment
-from workers.weights.hub_tokens import LONGEST_TOKEN
+from workers.models import Deployment, ModelSecret
+from workers.weights.secrets import LONGEST_VALUE
 
 #: What the column stores.
 LARGEST_CONTEXT = 2**31 - 1
@@ -54,6 +54,8 @@ class CatalogueEntry:
     priced: bool
     #: Only operators see them; None for a model without a deployment.
     slots_per_replica: int | None
+    #: The name of the secret that its files are fetched with; empty for none, and except for operators.
+    secret: str
 
     @property
     def id(self) -> UUID:
@@ -122,6 +124,9 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
         help_text="Slots of one node that each replica takes. Null for a model that is not deployed, and except for "
         "operators.",
     )
+    secret = serializers.CharField(
+        read_only=True, help_text="Name of the secret that its files are fetched with. Empty except for operators."
+    )
     archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
     priced = serializers.BooleanField(
@@ -153,11 +158,17 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         help_text="All further names under which clients may call it.",
     )
     hub_token = serializers.CharField(
-        max_length=LONGEST_TOKEN,
+        max_length=LONGEST_VALUE,
         required=False,
         allow_null=True,
         write_only=True,
         help_text="With which nodes read a gated model on the hub. Stored sealed, never shown; null removes it.",
+    )
+    secret = serializers.CharField(
+        max_length=63,
+        required=False,
+        allow_null=True,
+        help_text="Name of the secret that its files are fetched with (`/secrets`); null: none.",
     )
     slots_per_replica = serializers.IntegerField(
         required=False,
@@ -257,8 +268,9 @@ class ModelView(APIView):
         principal = principal_of(request)
         given = dict(body.validated_data)
         options = {each.name: given.pop(each.name) for each in fields(OptionChange) if each.name in given}
-        if "hub_token" in given:
-            given["hub_token"] = given["hub_token"] or ""
+        for name_or_value in ("hub_token", "secret"):
+            if name_or_value in given:
+                given[name_or_value] = given[name_or_value] or ""
         wanted = ModelChange(**given, options=OptionChange(**options))
         changed = model_changes.change(principal.actor, _storable(name), wanted)
         return Response(ModelSerializer(with_revisions([changed], principal)[0]).data)
@@ -301,6 +313,8 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
+    links = ModelSecret.objects.filter(model__in=models) if principal.is_operator else ModelSecret.objects.none()
+    named_secrets = dict(links.values_list("model_id", "secret__name"))
     priced = _priced({model.name for model in models}, principal)
     return [
         CatalogueEntry(
@@ -313,6 +327,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             revisions=revisions[model.id],
             priced=model.name in priced,
             slots_per_replica=slots.get(model.id),
+            secret=named_secrets.get(model.id, ""),
         )
         for model in models
     ]

@@ -200,6 +200,7 @@ def _set_model(actor: Actor, wanted: Model, described: Description | None, *, kn
         visibility=wanted.visibility,
         tenants=tuple(wanted.tenants),
         aliases=tuple(wanted.aliases),
+        secret=wanted.secret,
     )
     model_changes.change(actor, wanted.name, change)
     return revision
@@ -278,7 +279,8 @@ def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Descrip
         same = _content(model, entry) == served.get(model.name) and model.name in running
         if same and not Path(model.source or TINY_MODEL).is_dir():
             continue
-        spec = replace(_spec(model, entry), hub_token=checks.stored_token(model.name))
+        with _about(f"models[{at}].secret"):
+            spec = replace(_spec(model, entry), hub_token=checks.token_of(model.name, model.secret))
         if same:  # what it may run was allowed when it was deployed
             spec = replace(spec, allow_remote_code=True, allow_pickle=True)
         with _about(f"deployments[{places[model.name]}].engine_args"):

@@ -21,7 +21,7 @@ from workers.engines.arguments import commit_of
 from workers.engines.driver import serves_embeddings
 from workers.fleet import pools, rollouts
 from workers.model_sources.source import is_tiny, own_arguments
-from workers.models import Deployment, DeploymentPool, Pool
+from workers.models import Deployment, DeploymentPool, ModelSecret, Pool
 from workers.scheduler import pool_requirements
 from workers.serving import rollout_policy
 
@@ -117,6 +117,7 @@ def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> lis
         Tenant.objects.filter(id__in={each for row in rows for each in row.shared_with}).values_list("id", "slug")
     )
     in_force = prices.in_force(row.name for row in rows)
+    used = dict(ModelSecret.objects.filter(model__in=rows).values_list("model_id", "secret__name"))
     found = []
     for row in rows:
         revision = runs[row.id]
@@ -127,6 +128,7 @@ def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> lis
                 revision=commit_of(revision.engine_args),
                 task="embeddings" if serves_embeddings(revision.engine_args) else "text",
                 context_tokens=revision.context_length_tokens,
+                secret=used.get(row.id),
                 visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
                 tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),
                 aliases=sorted(alias.name for alias in row.aliases.all()),

@@ -24,6 +24,13 @@ MOST_ARGUMENTS = 1000
 
 Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=200, description="What clients call it.")]
+SecretName = Annotated[
+    str,
+    Meta(
+        pattern="^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$",
+        description="Name of the secret that reads it on the hub. Left out: as it is. Empty: none.",
+    ),
+]
 Share = Annotated[float, Meta(gt=0, le=1)]
 #: Text or a number; text is exact.
 Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, lt=1e9)]
@@ -75,6 +82,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     context_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1, description="0: the model's own.")] = 8192
     allow_remote_code: bool = False
     allow_pickle: bool = False
+    secret: SecretName | None = None
     visibility: Literal["private", "public"] = "private"
     tenants: Annotated[
         list[Slug], Meta(max_length=MOST_ENTRIES, description="Those that see it while it is private.")

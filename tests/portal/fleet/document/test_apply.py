@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.pricing import prices
@@ -21,7 +23,8 @@ from tests.portal.fixtures import OPERATOR, World
 from workers.fleet.model_options import OptionChange
 from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec
-from workers.models import Deployment, DeploymentPool, Pool, Replica
+from workers.models import Deployment, DeploymentPool, Node, Pool, Replica
+from workers.weights import secrets
 
 WHOLE = """\
 version: 1
@@ -321,3 +324,33 @@ def test_only_operators_read_and_apply_it(world: World, as_operator: APIClient, 
         "param": "polls",
         "code": "invalid_document",
     }
+
+
+def test_a_model_names_its_secret_and_keeps_it_where_the_document_names_none(world: World) -> None:
+    named = WHOLE.replace("visibility: private", "secret: hf-meta\n    visibility: private")
+    with pytest.raises(BadDocument) as refused:
+        _apply(named)
+    assert refused.value.field == "models[0].secret" and "no secret 'hf-meta'" in refused.value.problem
+    secrets.store(OPERATOR, "hf-meta", "hf_value")
+    (change,) = [each for each in _apply(named).changes if each.kind == "model"]
+    assert "secret: hf-meta" in str(change) and "hf_value" not in str(change)
+    assert _apply(WHOLE).changes == []
+    exported = present.text(present.read())
+    assert "secret: hf-meta" in exported and "hf_value" not in exported
+    (change,) = _apply(WHOLE.replace("visibility: private", 'secret: ""\n    visibility: private')).changes
+    assert "secret: hf-meta → none" in str(change)
+
+
+def test_a_deployment_names_the_version_of_its_engine_and_keeps_it_where_the_document_names_none(world: World) -> None:
+    _apply(WHOLE)
+    pinned = WHOLE.replace("engine: simulated", 'engine: simulated\n    engine_version: "2"')
+    with pytest.raises(BadDocument) as refused:
+        _apply(pinned)
+    assert refused.value.field == "deployments[0].engine_version"
+    pool = Pool.objects.get(name="first")
+    later = timezone.now() + timedelta(hours=12)
+    Node.objects.create(pool=pool, name="n9", engines=["simulated 1", "simulated 2"], lease_expires_at=later)
+    (change,) = _apply(pinned).changes
+    assert "engine_version: none → 2" in str(change)
+    assert _apply(WHOLE).changes == []
+    assert "engine_version: '2'" in present.text(present.read())
