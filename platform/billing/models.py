@@ -142,6 +142,10 @@ class UsageRecord(models.Model):
     #: How long it waited for a replica, or for room on one.
     queue_ms = models.FloatField(default=0.0, db_default=0.0)
     #: Its part in a comparison of routing policies, as ``catalogue.routing_policy`` writes it; empty without one.
+    #: Why the engine's response ended, in OpenAI's words; empty if it was cut, or no engine wrote it.
+    finish_reason = models.CharField(max_length=32, blank=True, default="", db_default="")
+    #: Of a stream: the mean time per token after the first.
+    tpot_ms = models.FloatField(null=True)
     routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
 
     class Meta:

@@ -98,6 +98,17 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     queue_ms: Annotated[float, Shown(doc="How long it waited for a replica, or for room on one.")] = 0.0
     routing_split: Annotated[str, Shown(in_api=False, in_csv=False)] = ""
+    finish_reason: Annotated[
+        str,
+        Shown(
+            doc="Why the engine's response ended: `stop`, `length` (its limit of tokens), `tool_calls`, "
+            "`content_filter`. Empty: it was cut, or no engine wrote it."
+        ),
+    ] = ""
+    tpot_ms: Annotated[
+        float | None,
+        Shown(doc="Time per output token of a stream, after the first. null: not a stream of two tokens or more."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +146,7 @@ _FROM_CLIENTS = frozenset(
         "cache_reason",
         "route_reason",
         "routing_split",
+        "finish_reason",
         "client_request_id",
         "error_code",
         "error_message",
@@ -231,7 +243,17 @@ def finished(start: Start, end: End) -> UsageRow:
         diverged_message=end.diverged_message,
         queue_ms=end.queue_ms,
         routing_split=_text("routing_split", end.routing_split),
+        finish_reason=_text("finish_reason", end.finish_reason),
+        tpot_ms=_tpot_ms(start, end),
     )
+
+
+def _tpot_ms(start: Start, end: End) -> float | None:
+    """Return the mean time per token after the first of a stream that an engine wrote."""
+    tokens = end.completion_tokens - 1
+    if not start.stream or end.ttft_ms is None or tokens < 1:
+        return None
+    return max(0.0, end.duration_ms - end.ttft_ms) / tokens
 
 
 def interrupted(start: Start, progress: Progress | None) -> UsageRow:

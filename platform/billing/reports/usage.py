@@ -73,6 +73,7 @@ class Filters:
     model_name: str | None = None
     state: str | None = None
     cache_result: str | None = None
+    finish_reason: str | None = None
     purpose: str | None = UsageRecord.Purpose.TENANT
     errors: Errors | None = None
     #: A request's id, whatever its time, or the id that its client sent.
@@ -164,7 +165,7 @@ def request(tenant_id: TenantId | None, request_id: UUID, project_id: UUID | Non
 
 
 def _conditions(filters: Filters) -> Q:
-    exact = ("project_id", "key_id", "model_name", "state", "cache_result", "purpose")
+    exact = ("project_id", "key_id", "model_name", "state", "cache_result", "finish_reason", "purpose")
     found = Q(**{name: value for name in exact if (value := getattr(filters, name)) is not None})
     if filters.start is not None:
         found &= Q(id__gte=first_id_at(filters.start))

@@ -99,6 +99,8 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     queue_ms: Milliseconds = 0.0
     #: Its part in a comparison of routing policies: comparison, arm and group of conversations; empty without one.
     routing_split: str = ""
+    #: Why the engine's response ended, in OpenAI's words; empty if it did not, or no engine wrote it.
+    finish_reason: str = ""
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

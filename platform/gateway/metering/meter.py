@@ -71,6 +71,8 @@ class Meter:
         #: Estimated tokens of a response that overran, which never arrived.
         self._lost_tokens: int | None = None
         self.first_token_at: float | None = None
+        #: Why the engine's response ended; empty unless it was complete.
+        self.finish_reason = ""
 
     def admitted(self) -> None:
         """Record the amount held, for the START that follows."""
@@ -356,6 +358,7 @@ class Meter:
             diverged_message=expected.diverged_message,
             queue_ms=self._timeline.queue_seconds * 1000,
             routing_split=self._split if source != "cache" else "",
+            finish_reason=self.finish_reason if state == "complete" else "",
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

@@ -171,6 +171,7 @@ class Inference:
         try:
             document = orjson.loads(reply.first)
             usage, complete = endpoint.usage(document), endpoint.is_complete(document)
+            self._meter.finish_reason = endpoint.finish_reason(document)
             client_body = endpoint.client_body(reply.first)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
             reply.broke()

@@ -22,6 +22,17 @@ EventKind = Literal["head", "content", "usage", "done", "error", "comment"]
 #: Which responses the prediction cache may store: none, those not streamed, or both shapes as one entry.
 Cacheable = Literal["never", "whole", "both"]
 
+#: Why a response ended, in OpenAI's words whatever the protocol: an engine's other words are kept as they are.
+FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "refusal": "content_filter",
+}
+
 #: The events of a storable response are buffered until its end, about 200 bytes a token: 16,000 tokens fit.
 MAX_KEPT_BYTES = 4 << 20
 #: Events that are assembled on the event loop, which takes 1 ms; more (8,000 tokens: 30 ms) in a thread.
@@ -40,6 +51,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Usage(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0)
 
 
+def finish_reason_of(word: Any) -> str:
+    """Return why a response ended, from the engine's word for it; empty for none."""
+    return FINISH_REASONS.get(word, word) if isinstance(word, str) else ""
+
+
 def usage_of_total(prompt: Any, cached: Any, completion: Any) -> Usage:
     """Return the usage from a prompt count that includes the cached tokens, as OpenAI's objects count."""
     total = int(prompt or 0)
@@ -50,13 +66,25 @@ def usage_of_total(prompt: Any, cached: Any, completion: Any) -> Usage:
 class StreamParser:
     """Parses the events of one stream, mostly by comparing a few bytes."""
 
-    __slots__ = ("_events", "_kept_bytes", "_max_kept_bytes", "done", "ending", "failed", "keep", "usage")
+    __slots__ = (
+        "_events",
+        "_kept_bytes",
+        "_max_kept_bytes",
+        "done",
+        "ending",
+        "failed",
+        "finish_reason",
+        "keep",
+        "usage",
+    )
 
     def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         #: Buffer the events; False once the response is not storable or too large.
         self.keep = keep
         #: The usage that the engine reported at the end; None until then.
         self.usage: Usage | None = None
+        #: Why the response ended (:data:`FINISH_REASONS`), known with the usage; empty until then.
+        self.finish_reason = ""
         self.done = False
         #: The engine sent an error, or an event that is not valid.
         self.failed = False
@@ -167,6 +195,10 @@ class Endpoint:
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage in a complete response; None when it has none."""
         return None
+
+    def finish_reason(self, document: Mapping[str, Any]) -> str:
+        """Return why a complete response ended, as :data:`FINISH_REASONS` has it; empty where nothing is written."""
+        return ""
 
     def client_body(self, body: bytes) -> bytes:
         """Return an engine's complete response as the client gets it. Raises ValueError, KeyError or TypeError."""

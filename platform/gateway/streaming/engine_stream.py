@@ -186,6 +186,7 @@ class EngineStream:
             self._end_cut("complete")
         else:
             self._reply.learn(parser.usage)
+            self._meter.finish_reason = parser.finish_reason
             self._meter.end("complete", 200, parser.usage)
             whole = await self._assembled() if parser.keep else None
         if self._flight is not None:

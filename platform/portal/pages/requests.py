@@ -33,6 +33,7 @@ PAGE_ROWS = 50
 STATES = tuple(UsageRecord.State.values)
 ERROR_FILTERS = (("all", "any error"), ("platform", "platform's errors"), ("client", "refused requests"))
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
+FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ def _filters(request: HttpRequest) -> Filters:
         model_name=query_params.text(request.GET, "model"),
         state=state,
         cache_result=cache,
+        finish_reason=query_params.text(request.GET, "finish"),
         errors=_errors(request),
         request_id=query_params.text(request.GET, "id"),
     )
@@ -157,6 +159,7 @@ def _show(
         "chosen": request.GET,
         "states": STATES,
         "cache_results": CACHE_RESULTS,
+        "finish_reasons": FINISH_REASONS,
         "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }

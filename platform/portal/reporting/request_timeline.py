@@ -28,6 +28,14 @@ END_TITLES = {
     "interrupted": "The gateway stopped; tokens are estimated from its log",
 }
 
+#: Why an answer ended; other words are shown as the engine wrote them.
+FINISHES = {
+    "stop": "it ended by itself",
+    "length": "cut at its limit of tokens",
+    "tool_calls": "it called a tool",
+    "content_filter": "a filter stopped it",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -134,7 +142,8 @@ def _first_token(found: UsageRow) -> Step | None:
 def _ended(found: UsageRow) -> Step:
     seconds = (found.duration_ms - (found.ttft_ms or 0.0)) / 1000
     speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
-    written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
+    finish = f" ({FINISHES.get(found.finish_reason, found.finish_reason)})" if found.finish_reason else ""
+    written = f"{count(found.completion_tokens)} tokens written{finish}{speed}; " if found.completion_tokens else ""
     return Step(
         title=END_TITLES.get(found.state, found.state),
         detail=f"{written}{_status(found)}",

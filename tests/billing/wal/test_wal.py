@@ -65,7 +65,10 @@ def test_records_come_back_in_order_and_equal(writer: WalWriter, tmp_path: Path)
 def test_an_end_of_an_earlier_release_is_read() -> None:
     ended = end(RequestId(new_id()))
     fields = msgspec.msgpack.decode(encode(ended))
-    later = ("predicted_cached_tokens", "nearest_warm_tokens", "diverged_message", "queue_ms", "routing_split")
+    later = (
+        *("predicted_cached_tokens", "nearest_warm_tokens", "diverged_message", "queue_ms"),
+        *("routing_split", "finish_reason"),
+    )
     assert End.__struct_fields__[-len(later) :] == later
     assert decode(msgspec.msgpack.encode(fields[: -len(later)])) == ended
 

@@ -68,6 +68,7 @@ async def test_an_answer_is_passed_on_and_metered_as_its_protocol_tells(
         cached = 0 if path == "/v1/embeddings" else 4
         assert (start.endpoint, start.model_name, end.state) == (path, MODEL, "complete")
         assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (12 - cached, cached, completion)
+        assert end.finish_reason == ("stop" if completion else "")
     await gateway.idle()
 
 
@@ -93,7 +94,7 @@ async def test_a_stream_is_passed_on_unchanged_and_metered_at_its_end(
     assert got.answer_headers["x-cache"] == "miss"
     (end,) = gateway.ends()
     assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (8, 4, 3)
-    assert (end.state, end.tokens_source) == ("complete", "engine")
+    assert (end.state, end.tokens_source, end.finish_reason) == ("complete", "engine", "stop")
 
 
 @pytest.mark.parametrize(

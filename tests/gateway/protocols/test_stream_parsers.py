@@ -39,6 +39,7 @@ def test_a_real_stream_in_pieces_of_any_size_is_read_the_same(size: int) -> None
     kinds = [reader.read(event) for event in split(whole, size)]
     assert kinds == ["head", "content", "content", "content", "usage", "done"]
     assert (reader.usage, reader.done, reader.failed) == (TOLD, True, False)
+    assert reader.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(

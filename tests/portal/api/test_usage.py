@@ -7,6 +7,7 @@ import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -111,13 +112,20 @@ def test_savings_are_told_apart_and_by_whom(used: World, as_acme: APIClient, as_
     assert (group["by"], group["id"], group["tokens_avoided"]) == ("project", str(used.acme.project.id), "1100")
 
 
-def test_requests_are_listed_newest_first_and_filtered(used: World, as_acme: APIClient) -> None:
+def test_requests_are_listed_newest_first_and_filtered(
+    used: World, as_acme: APIClient, as_globex: APIClient, now: datetime
+) -> None:
     rows = as_acme.get("/api/v1/usage").json()["data"]
     assert [row["cache_result"] for row in rows] == ["miss", "hit", "miss", "miss"]
     assert [row["amount_pico"] for row in rows] == [0, 0, ANSWER_PICO, ANSWER_PICO]
     assert {row["tenant_id"] for row in rows} == {str(used.acme.tenant.id)}
     hits = as_acme.get("/api/v1/usage?cache=hit").json()["data"]
     assert [row["saved_prediction_pico"] for row in hits] == [HIT_PICO]
+    cut = msgspec.structs.replace(fixtures.answered(used, used.acme, now, 77), finish_reason="length", tpot_ms=11.25)
+    fixtures.store([cut])
+    (row,) = as_acme.get("/api/v1/usage?finish=length").json()["data"]
+    assert (row["id"], row["finish_reason"], row["tpot_ms"]) == (str(cut.id), "length", 11.25)
+    assert as_globex.get("/api/v1/usage?finish=length").json()["data"] == []
     errors = as_acme.get("/api/v1/usage?errors=true").json()["data"]
     assert [row["state"] for row in errors] == ["engine_error"]
     assert as_acme.get("/api/v1/usage?model=other").json()["data"] == []

@@ -10,7 +10,7 @@ import orjson
 from caching.replay import messages
 from gateway.errors import BadRequest, GatewayError, Headers
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, finish_reason_of, usage_of_total
 from gateway.protocols.openai.chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
@@ -73,8 +73,9 @@ class MessageParser(StreamParser):
 
     def _read_usage(self, event: bytes) -> None:
         try:
-            reported = orjson.loads(event.partition(b"data:")[2]).get("usage")
-            self.usage = usage_of(reported) if reported else self.usage
+            delta = orjson.loads(event.partition(b"data:")[2])
+            self.usage = usage_of(delta["usage"]) if delta.get("usage") else self.usage
+            self.finish_reason = finish_reason_of((delta.get("delta") or {}).get("stop_reason")) or self.finish_reason
         except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
             self.failed = True
 
@@ -147,6 +148,10 @@ class Messages(_Anthropic):
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a whole message."""
         return usage_of(document["usage"]) if document.get("usage") else None
+
+    def finish_reason(self, document: Mapping[str, Any]) -> str:
+        """Return why the message ended."""
+        return finish_reason_of(document.get("stop_reason"))
 
     def is_complete(self, document: dict[str, Any]) -> bool:
         """Return whether the message ended by itself."""

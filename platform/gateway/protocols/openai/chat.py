@@ -10,7 +10,15 @@ import orjson
 from caching.replay import chunks
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
+from gateway.protocols.endpoint import (
+    MAX_KEPT_BYTES,
+    Endpoint,
+    EventKind,
+    StreamParser,
+    Usage,
+    finish_reason_of,
+    usage_of_total,
+)
 from gateway.protocols.stream_token_counts import TokenCounts
 from routing.prefix_hash import PromptMessage
 
@@ -44,7 +52,12 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 class ChunkParser(StreamParser):
     """Parses chunks up to ``[DONE]``. The usage chunk is the one without choices (OpenAI, ``include_usage``)."""
 
-    __slots__ = ()
+    __slots__ = ("_last",)
+
+    def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+        super().__init__(keep=keep, max_kept_bytes=max_kept_bytes)
+        #: The last event with tokens: there the last choice ends.
+        self._last = b""
 
     def read(self, event: bytes) -> EventKind:
         """Parse one event; one that is not valid is an error."""
@@ -61,7 +74,10 @@ class ChunkParser(StreamParser):
             self._keep_event(event)
         if _USAGE_MARK in event and not self._read_usage(event):
             return "error" if self.failed else "usage"
-        return "head" if _ROLE_MARK in event else "content"
+        if _ROLE_MARK in event:
+            return "head"
+        self._last = event
+        return "content"
 
     def assemble(self) -> bytes:
         """Return the response that the chunks add up to. Raises NotReplayable."""
@@ -75,10 +91,18 @@ class ChunkParser(StreamParser):
                 return True
             if chunk.get("usage"):
                 self.usage = usage_of(chunk["usage"])
+            if self._last:
+                self.finish_reason = _finish_reason(orjson.loads(self._last.removeprefix(b"data:")))
             return False
         except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
             self.failed = True
             return False
+
+
+def _finish_reason(document: Mapping[str, Any]) -> str:
+    """Return why the last choice of a response or a chunk ended."""
+    choices = document.get("choices")
+    return finish_reason_of(choices[-1].get("finish_reason")) if choices else ""
 
 
 class _Chunked(Endpoint):
@@ -124,6 +148,10 @@ class _Chunked(Endpoint):
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a complete response."""
         return usage_of(document["usage"]) if document.get("usage") else None
+
+    def finish_reason(self, document: Mapping[str, Any]) -> str:
+        """Return why the last choice ended."""
+        return _finish_reason(document)
 
     def is_complete(self, document: dict[str, Any]) -> bool:
         """Return whether all choices ended by themselves."""

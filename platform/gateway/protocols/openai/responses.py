@@ -12,7 +12,15 @@ from caching.fingerprint import IGNORED
 from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Cacheable, Endpoint, EventKind, StreamParser, Usage, usage_of_total
+from gateway.protocols.endpoint import (
+    Cacheable,
+    Endpoint,
+    EventKind,
+    StreamParser,
+    Usage,
+    finish_reason_of,
+    usage_of_total,
+)
 from gateway.protocols.openai.chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
@@ -31,6 +39,16 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     """Return the usage of a response; its ``input_tokens`` includes the cached ones."""
     details = reported.get("input_tokens_details") or {}
     return usage_of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
+
+
+def finish_reason_of_response(response: Mapping[str, Any]) -> str:
+    """Return why a response ended: its protocol tells only that it did, or why it is incomplete."""
+    if response.get("status") == "incomplete":
+        return finish_reason_of((response.get("incomplete_details") or {}).get("reason"))
+    if response.get("status") != "completed":
+        return ""
+    called = any(item.get("type") == "function_call" for item in response.get("output") or ())
+    return "tool_calls" if called else "stop"
 
 
 class ResponseParser(StreamParser):
@@ -70,6 +88,7 @@ class ResponseParser(StreamParser):
         try:
             response = orjson.loads(event.partition(b"data:")[2])["response"]
             self.usage = usage_of(response["usage"]) if response.get("usage") else None
+            self.finish_reason = finish_reason_of_response(response)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
             self.failed = True
             return "error"
@@ -132,6 +151,10 @@ class Responses(Endpoint):
         """Return the usage of a whole response."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
+    def finish_reason(self, document: Mapping[str, Any]) -> str:
+        """Return why the response ended."""
+        return finish_reason_of_response(document)
+
     def is_complete(self, document: dict[str, Any]) -> bool:
         """Return whether the response ended by itself or at its token limit."""
         return responses.is_whole(document)
@@ -167,6 +190,10 @@ class CountInputTokens(Responses):
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return None: nothing is used."""
         return None
+
+    def finish_reason(self, document: Mapping[str, Any]) -> str:
+        """Return nothing: nothing is written."""
+        return ""
 
     def is_complete(self, document: dict[str, Any]) -> bool:
         """Return False: a count is not stored."""

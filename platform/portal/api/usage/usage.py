@@ -56,6 +56,7 @@ FILTER_PARAMETERS = [
     OpenApiParameter("key", UUID),
     OpenApiParameter("state", str, enum=list(UsageRecord.State.values)),
     OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="Result of the prediction cache."),
+    OpenApiParameter("finish", str, description="Why the response ended, such as `length`: see finish_reason."),
     OpenApiParameter(
         "errors",
         str,
@@ -320,6 +321,7 @@ def _filters(request: Request) -> Filters:
         model_name=query_params.text(query, "model"),
         state=query.get("state") or None,
         cache_result=query.get("cache") or None,
+        finish_reason=query_params.text(query, "finish"),
         errors=ERRORS[query.get("errors") or "false"],
         request_id=query_params.text(query, "request_id"),
     )

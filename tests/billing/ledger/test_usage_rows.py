@@ -1,0 +1,33 @@
+"""What a usage row says of how a response was written."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from billing.ledger.usage_rows import finished
+from tests.billing.wal_records import end, start
+
+
+@pytest.mark.parametrize(
+    ("stream", "completion", "ttft_ms", "tpot_ms"),
+    [
+        (True, 7, 12.5, 11.25),  # (80 - 12.5) / 6
+        (True, 1, 12.5, None),
+        (True, 0, None, None),
+        (False, 7, None, None),
+        (True, 3, 90.0, 0.0),  # the clock's resolution
+    ],
+)
+def test_the_time_per_token_begins_after_the_first_of_a_stream(
+    stream: bool, completion: int, ttft_ms: float | None, tpot_ms: float | None
+) -> None:
+    begun = msgspec.structs.replace(start(), stream=stream)
+    ended = msgspec.structs.replace(end(begun.request_id, tokens=(30, 10, completion)), ttft_ms=ttft_ms)
+    assert finished(begun, ended).tpot_ms == tpot_ms
+
+
+def test_an_engines_own_word_for_an_end_fits_its_column() -> None:
+    begun = start()
+    ended = msgspec.structs.replace(end(begun.request_id), finish_reason="repetition" * 10)
+    assert finished(begun, ended).finish_reason == ("repetition" * 10)[:32]
