@@ -47,7 +47,7 @@ MOVE_BACK = """
 class Migration(migrations.Migration):
     """Two tables with row-level security; ``workers.node_role`` adds the policies of nodes."""
 
-    dependencies: ClassVar = [("workers", "0030_failover"), ("catalogue", "0006_engine_versions")]
+    dependencies: ClassVar = [("workers", "0031_kept_nodes"), ("catalogue", "0006_engine_versions")]
     operations: ClassVar[list[Operation]] = [
         migrations.CreateModel(
             "Secret",
