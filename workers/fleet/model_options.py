@@ -34,6 +34,8 @@ class OptionChange:
     lora_rank: int | None = None
     #: In full, or its beginning; see ``engine_versions.resolve``.
     engine_version: str | None = None
+    #: All that somebody chose; those that the model and its task need are added. See ``model_sources.checks``.
+    engine_args: tuple[str, ...] | None = None
 
     def __bool__(self) -> bool:
         """Return whether it changes anything."""
@@ -42,7 +44,8 @@ class OptionChange:
     @property
     def is_of_engine(self) -> bool:
         """Return whether an option of the engine itself is given, which its parser has to accept."""
-        return self.engine_version is not None or any(getattr(self, name) is not None for name in _OF_ENGINE)
+        of_program = self.engine_version, self.engine_args
+        return of_program != (None, None) or any(getattr(self, name) is not None for name in _OF_ENGINE)
 
     def of_engine(self, present: EngineOptions) -> EngineOptions:
         """Return the present options of an engine with the new values."""
@@ -64,8 +67,9 @@ def changed(found: Deployment, change: OptionChange, *, weights_digest: str = ""
     if present is None:
         why = f"the files in {found.revision.source} have changed since it was deployed, or were not recorded then"
         raise Refused("model", model_name, why, f"deploy it again: `hearth deploy {model_name} --source …`")
+    raw = present.engine_args if change.engine_args is None else change.engine_args
     for option in _OF_ENGINE:
-        if getattr(change, option) is not None and (given := own_arguments.of_option(option, present.engine_args)):
+        if getattr(change, option) is not None and (given := own_arguments.of_option(option, raw)):
             instead = f"deploy it again with --source, without {given} in --engine-args"
             raise Refused("model", model_name, f"its engine arguments have {given}", instead)
     slots = present.slots_per_replica if change.slots_per_replica is None else change.slots_per_replica

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from workers.fleet import model_options
 from workers.fleet.model_options import OptionChange
 from workers.model_sources import files as model_files
 from workers.model_sources.files import CONFIGURATIONS, WEIGHTS, ModelFiles
-from workers.model_sources.source import ModelSpec, context_length, deployment_name, is_tiny
+from workers.model_sources.source import ModelSpec, context_length, deployment_name, is_tiny, spec_of
+from workers.model_sources.source import own_arguments as own_arguments_of
 from workers.models import Deployment, Pool, Slot
 from workers.sizing import gpus
 from workers.weights import choice, secrets
@@ -169,6 +171,24 @@ def check_options(found: Deployment, described: Description, change: OptionChang
         found_files = model_files.find(revision.source, arguments.commit_of(revision.engine_args), token)
         check_fit(found_files, pool, described.slots_per_replica)
     return described
+
+
+def all_arguments(revision: ModelRevision, own: Sequence[str]) -> tuple[str, ...]:
+    """Return what an engine of the revision would be started with if somebody chose these arguments instead.
+
+    Raises ModelRefused for those that `hearth deploy` refuses, and for another format of the weights, which decides
+    which files are fetched.
+    """
+    before = own_arguments_of(revision)
+    trusted = REMOTE_CODE in before
+    spec = replace(spec_of(revision), engine_args=tuple(own), allow_remote_code=trusted)
+    check_arguments(spec)
+    if arguments.load_format(own) != arguments.load_format(before):
+        raise ModelRefused(
+            "The format of the weights decides which files nodes fetch, so it is changed with the source only.",
+            f"Deploy the model again: `hearth deploy {revision.model.name} --source … --engine-args=…`.",
+        )
+    return (*spec.needed_args(), *own)
 
 
 def token_of(name: str, secret: str | None) -> str | None:

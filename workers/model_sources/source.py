@@ -94,15 +94,20 @@ class ModelSpec:
         return (*pinned, *(EMBEDDING_ARGS if self.task == "embeddings" else self.family_args()))
 
 
-def own_arguments(revision: ModelRevision) -> tuple[str, ...]:
-    """Return the arguments that somebody chose for a revision, without those that its model and its task need."""
+def spec_of(revision: ModelRevision) -> ModelSpec:
+    """Return what a revision was deployed as, without the arguments that somebody chose."""
     given = tuple(revision.engine_args)
-    spec = ModelSpec(
+    return ModelSpec(
         source="" if is_tiny(revision.source) else revision.source,
         engine=revision.engine,  # type: ignore[arg-type]  # the column has no other values
         task="embeddings" if serves_embeddings(given) else "text",
         commit=commit_of(given),
     )
+
+
+def own_arguments(revision: ModelRevision) -> tuple[str, ...]:
+    """Return the arguments that somebody chose for a revision, without those that its model and its task need."""
+    given, spec = tuple(revision.engine_args), spec_of(revision)
     for count in range(len(given) + 1):
         if replace(spec, engine_args=given[count:]).needed_args() == given[:count]:
             return given[count:]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django.db import transaction
 
@@ -49,13 +49,14 @@ class ModelChange:
     options: OptionChange = NO_CHANGE
 
 
-def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
+def change(actor: Actor, name: str, wanted: ModelChange, *, warn: Callable[[str], None] = log.warning) -> Model:
     """Apply a change to the model of this name or alias, all of it or nothing, and return the model.
 
-    The engine's own parser checks options first, which takes seconds for vLLM. Raises NotFound, BadName, AlreadyExists,
+    The engine's own parser checks options first, which takes seconds for vLLM; ``warn`` gets a sentence if this machine
+    cannot do that. Raises NotFound, BadName, AlreadyExists,
     NotAllowed, ModelRefused, and the errors of ``model_options`` and ``engine_arguments``.
     """
-    redeployment = _redeployment(name, wanted.options) if wanted.options else None
+    redeployment = _redeployment(name, wanted.options, warn) if wanted.options else None
     return _change(actor, name, wanted, redeployment)
 
 
@@ -67,7 +68,7 @@ class _Redeployment:
     described: Description
 
 
-def _redeployment(name: str, options: OptionChange) -> _Redeployment:
+def _redeployment(name: str, options: OptionChange, warn: Callable[[str], None]) -> _Redeployment:
     """Return the checked change of a model's deployment."""
     with transaction.atomic():
         model = administration.find(name)
@@ -77,12 +78,17 @@ def _redeployment(name: str, options: OptionChange) -> _Redeployment:
         raise Refused("model", model.name, "it is not deployed", f"deploy it first: `hearth deploy {model.name}`")
     found = rollouts.as_wanted(found)
     described = model_options.changed(found, options)
+    if options.engine_args is not None:
+        described = replace(described, engine_args=checks.all_arguments(found.revision, options.engine_args))
     if options.slots_per_replica is not None:
         for pool in model_options.pools_of(found)[:1]:
             model_options.check_nodes(described.slots_per_replica, pool)
     described = checks.check_options(found, described, options)
     if options.is_of_engine and (why := engine_arguments.check(described)):
-        log.warning("the engine's arguments of %s are not checked on this machine: %s", model.name, why)
+        warn(
+            f"The engine's arguments of {model.name} are not checked on this machine: {why}. A replica that refuses "
+            "them says so."
+        )
     return _Redeployment(deployment=found, described=described)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.core.exceptions import ValidationError
 from msgspec.structs import asdict
 
 from catalogue import engine_options
@@ -13,6 +15,7 @@ from portal.forms.base import PageForm, whole_number
 from workers.fleet import engine_versions
 from workers.fleet.deployments import MAX_SLOTS_PER_REPLICA
 from workers.fleet.model_options import OptionChange
+from workers.model_sources.source import own_arguments
 from workers.models import Deployment
 
 LARGEST_CONTEXT = 2**31 - 1
@@ -62,6 +65,13 @@ class EngineOptionsForm(PageForm):
         required=False, label="Version of the engine", help_text="A version that nodes have: `hearth engine install`."
     )
 
+    engine_args = forms.CharField(
+        required=False,
+        max_length=100_000,
+        label="Further arguments",
+        help_text="Of the engine itself, quoted as for a shell. Those of the model's family are added.",
+    )
+
     def __init__(self, data: Mapping[str, Any] | None = None, *, deployment: Deployment) -> None:
         """Show the options that the deployment has."""
         revision = deployment.revision
@@ -70,6 +80,7 @@ class EngineOptionsForm(PageForm):
             "context_tokens": revision.context_length_tokens,
             **asdict(engine_options.from_json(revision.options)),
             "engine_version": revision.engine_version,
+            "engine_args": shlex.join(own_arguments(revision)),
         }
         super().__init__(data, initial=present)
         counted = engine_versions.on_nodes(revision.engine)
@@ -82,3 +93,10 @@ class EngineOptionsForm(PageForm):
     def change(self) -> OptionChange:
         """Return what a valid form changes."""
         return OptionChange(**{name: self.cleaned_data[name] for name in self.changed_data})
+
+    def clean_engine_args(self) -> tuple[str, ...]:
+        """Return the arguments, split as a shell does. Raises ValidationError."""
+        try:
+            return tuple(shlex.split(self.cleaned_data["engine_args"]))
+        except ValueError as error:
+            raise ValidationError(f"{error}.") from error

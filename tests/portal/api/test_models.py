@@ -25,9 +25,10 @@ from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
 from workers.errors import BadArguments, Refused
-from workers.fleet import engine_arguments, inventory, model_options, rollouts
+from workers.fleet import deployments, engine_arguments, inventory, model_options, rollouts
 from workers.fleet.model_options import OptionChange
-from workers.models import Deployment, Replica, Rollout, Slot
+from workers.model_sources.source import ModelSpec, own_arguments
+from workers.models import Deployment, Pool, Replica, Rollout, Slot
 from workers.weights import secrets
 
 TINY = f"/api/v1/models/{MODEL}"
@@ -183,6 +184,58 @@ def test_options_are_checked_one_after_another(
         refused = as_operator.patch(TINY, {"kv_dtype": "fp8"}, format="json")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "refused")
     assert as_operator.patch(TINY, {"kv_dtype": "fp8"}, format="json").status_code == 200
+
+
+def test_raw_arguments_are_replaced_as_a_whole_and_checked_first(world: World, as_operator: APIClient) -> None:
+    fixtures.fleet(world)
+    answer = as_operator.patch(TINY, {"engine_args": ["--max-num-seqs", "8"]}, format="json")
+    assert (answer.status_code, answer.json()["notes"]) == (200, [])
+    wanted = rollouts.as_wanted(Deployment.objects.get(name=MODEL)).revision
+    assert own_arguments(wanted) == ("--max-num-seqs", "8")
+    refusals = {
+        ("--dytpe", "half"): "unrecognized arguments: --dytpe",
+        ("--port", "1"): "Hearth chooses where each engine listens",
+        ("--trust-remote-code",): "runs Python code of the model's author",
+        ("--load-format", "pt"): "Deploy the model again",
+    }
+    for arguments, said in refusals.items():
+        refused = as_operator.patch(TINY, {"engine_args": arguments}, format="json")
+        assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.content
+    assert rollouts.as_wanted(Deployment.objects.get(name=MODEL)).revision == wanted
+    assert as_operator.patch(TINY, {"engine_args": []}, format="json").status_code == 200
+    assert own_arguments(rollouts.as_wanted(Deployment.objects.get(name=MODEL)).revision) == ()
+
+
+def test_a_portal_without_the_engine_says_that_arguments_are_not_checked(
+    world: World, as_operator: APIClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fixtures.fleet(world)
+    monkeypatch.setenv("HEARTH_ENGINE_VENV", str(tmp_path))
+    described = ModelSpec(source="", engine="vllm", name="real").described()
+    revision = catalogue.register(SYSTEM, registry.find_tenant("platform"), described)
+    deployments.create(SYSTEM, name="real", revision=revision, pools=[Pool.objects.get(name="local")], replicas=0)
+    answer = as_operator.patch("/api/v1/models/real", {"engine_args": ["--max-num-seqs", "8"]}, format="json")
+    assert answer.status_code == 200, answer.content
+    (note,) = answer.json()["notes"]
+    assert "are not checked on this machine: the engine environment is not installed" in note
+    browser = signed_in(world, operator=True)
+    form = {
+        "slots_per_replica": "1",
+        "context_tokens": str(revision.context_length_tokens),
+        "kv_dtype": "auto",
+        "quantization": "auto",
+        "host_memory_gib": "0",
+        "pipeline_parallel": "1",
+        "lora_adapters": "0",
+        "lora_rank": "16",
+        "engine_args": "--max-num-seqs 9",
+    }
+    page = browser.post("/portal/models/real/", form, follow=True).content.decode()
+    assert "are not checked on this machine" in page
+    revision = rollouts.as_wanted(Deployment.objects.get(name="real")).revision
+    assert own_arguments(revision) == ("--max-num-seqs", "9")
+    unclosed = browser.post("/portal/models/real/", form | {"engine_args": "'x"})
+    assert (unclosed.status_code, "No closing quotation" in unclosed.content.decode()) == (400, True)
 
 
 def test_no_tenant_changes_options(world: World, as_acme: APIClient, as_globex: APIClient) -> None:

@@ -38,6 +38,8 @@ from workers.weights.secrets import LONGEST_VALUE
 
 #: What the column stores.
 LARGEST_CONTEXT = 2**31 - 1
+MOST_ARGUMENTS = 1000
+LONGEST_ARGUMENT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,20 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         max_length=64,
         help_text="Version of the engine that a node has, in full or its beginning. `engines` of a node lists them.",
     )
+    engine_args = serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST_ARGUMENT, trim_whitespace=False),
+        required=False,
+        max_length=MOST_ARGUMENTS,
+        help_text="All raw arguments of the engine that are chosen; those of the model's family and task are added.",
+    )
+
+
+class ChangedModelSerializer(ModelSerializer):
+    """A model after a change."""
+
+    notes = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="Sentences: what could not be checked, and why."
+    )
 
 
 class ModelsView(APIView):
@@ -254,13 +270,14 @@ class ModelView(APIView):
     @extend_schema(
         operation_id="change_model",
         request=ModelChangeSerializer,
-        responses={200: ModelSerializer, **error_responses(400, 403, 404, 409)},
+        responses={200: ChangedModelSerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, name: str) -> Response:
         """Rename, archive, restore, alias or share a model, or change its options. Operators only.
 
-        The model is given by its name or an alias. The engine's own parser checks new options first, which takes
-        seconds for vLLM; what it refuses is a 400 with its sentence.
+        The model is given by its name or an alias. The engine's own parser checks new options and arguments first,
+        which takes seconds for vLLM; what it refuses is a 400 with its sentence. A portal without the engine says in
+        `notes` that they are not checked.
         """
         body = ModelChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
@@ -268,12 +285,15 @@ class ModelView(APIView):
         principal = principal_of(request)
         given = dict(body.validated_data)
         options = {each.name: given.pop(each.name) for each in fields(OptionChange) if each.name in given}
+        if "engine_args" in options:
+            options["engine_args"] = tuple(options["engine_args"])
         for name_or_value in ("hub_token", "secret"):
             if name_or_value in given:
                 given[name_or_value] = given[name_or_value] or ""
         wanted = ModelChange(**given, options=OptionChange(**options))
-        changed = model_changes.change(principal.actor, _storable(name), wanted)
-        return Response(ModelSerializer(with_revisions([changed], principal)[0]).data)
+        notes: list[str] = []
+        changed = model_changes.change(principal.actor, _storable(name), wanted, warn=notes.append)
+        return Response({**ModelSerializer(with_revisions([changed], principal)[0]).data, "notes": notes})
 
 
 def _storable(name: str) -> str:

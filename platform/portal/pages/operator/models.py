@@ -39,7 +39,10 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
     deployment = _deployment_of(model)
     if request.method == "POST" and deployment is not None and "slots_per_replica" in request.POST:
         options = EngineOptionsForm(request.POST, deployment=deployment)
-        if options.is_valid() and _options_changed(principal, model.name, options):
+        notes: list[str] = []
+        if options.is_valid() and _options_changed(principal, model.name, options, notes):
+            for note in notes:
+                messages.warning(request, note)
             done = "has these options. Its replicas are replaced." if options.changed_data else "is as it was."
             messages.success(request, f"{model.name} {done}")
             return redirect("portal:model", name=model.name)
@@ -89,10 +92,10 @@ def _deployment_of(model: Model) -> Deployment | None:
     return None if found is None else rollouts.as_wanted(found)
 
 
-def _options_changed(principal: Principal, name: str, form: EngineOptionsForm) -> bool:
-    """Apply the form; False if the change is refused, which the form then says."""
+def _options_changed(principal: Principal, name: str, form: EngineOptionsForm, notes: list[str]) -> bool:
+    """Apply the form; False if it is refused, which the form then says. ``notes`` get what could not be checked."""
     try:
-        model_changes.change(principal.actor, name, ModelChange(options=form.change()))
+        model_changes.change(principal.actor, name, ModelChange(options=form.change()), warn=notes.append)
     except TenantError as error:
         form.refuse(error)
     except WorkerError as error:
