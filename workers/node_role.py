@@ -65,7 +65,7 @@ _PROCESS = "pid, pid_start_ticks, boot_id"
 UPDATE: Mapping[str, str] = {
     "workers_node": (
         "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch, engines, "
-        "engines_epoch"
+        "engines_epoch, metrics"
     ),
     "workers_slot": "index, memory_bytes, health, fault, reading, read_at",
     "workers_slotlease": "released_at",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hearth import environment, paths, service_urls
+from hearth.instance import health_ports
+from hearth.instance.instance import from_environment
 from hearth.secrets import load_or_ephemeral
 from tenants import redis_address
 
@@ -178,6 +180,7 @@ WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes
 WAL_SYNC = ENVIRONMENT.wal_sync
 NODE_NAME = ENVIRONMENT.node
 NODE_ADDRESS = ENVIRONMENT.node_address
+METRICS_ADDRESSES = health_ports.addresses(from_environment(), NODE_ADDRESS)
 ENGINE_PORTS = ENVIRONMENT.engine_ports
 ROUTING_MEMORY = paths.routing_memory(DATA_DIR)
 ROUTING_BYTES = ENVIRONMENT.routing_bytes

@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from workers.agent.ownership import NodeOwnership
+from workers.agent.probes.http_probe import read_metrics
 from workers.agent.processes.engine_account import engine_account
 from workers.agent.processes.paths import Folders, agent_lock
 from workers.agent.readings.metrics import NodeMeasurements
@@ -36,6 +37,9 @@ from workers.metrics import AgentCounters
 from workers.serving.canary import CanarySink
 
 log = logging.getLogger(__name__)
+
+#: Prometheus waits 10 s for a page.
+ENGINE_METRICS_SECONDS = 5.0
 
 _running: set[Agent] = set()
 
@@ -69,6 +73,16 @@ def measurements() -> tuple[NodeMeasurements, ...]:
     """Return what every agent in this process last measured of its node."""
     monitors = [agent.monitor for agent in tuple(_running)]
     return tuple(NodeMeasurements(node=each.node, readings=each.readings, engines=each.engines) for each in monitors)
+
+
+def engine_metrics(replica: str) -> bytes | None:
+    """Return the metrics of a replica's engine, as it wrote them; None if no engine of it runs here.
+
+    Raises OSError or http.client.HTTPException if the engine does not answer in time.
+    """
+    views = (view for agent in tuple(_running) for view in agent.monitor.engines)
+    found = next((view for view in views if str(view.replica_id) == replica), None)
+    return None if found is None else read_metrics(found.target, timeout_seconds=ENGINE_METRICS_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

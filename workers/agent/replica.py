@@ -159,6 +159,7 @@ class ReplicaLifecycle:
                 process=engine.record.process,
                 devices=engine.record.devices,
                 load=engine.load,
+                target=engine.target,
             )
             for row in rows
             if (engine := self._engines.get(row.replica_id)) is not None

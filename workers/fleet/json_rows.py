@@ -10,6 +10,7 @@ from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
 from workers.fleet.pools import dollars
 from workers.fleet.rollout_status import RolloutStatus
+from workers.fleet.scrape_targets import ScrapeTarget
 from workers.models import Slot
 from workers.serving import start_times
 
@@ -215,6 +216,19 @@ def rollouts(statuses: Iterable[RolloutStatus]) -> list[Row]:
             **{name: getattr(each.traffic, name) for name in ("requests", "failures", "slow")},
         }
         for each in statuses
+    ]
+
+
+def scrape_targets(targets: Iterable[ScrapeTarget]) -> list[Row]:
+    """Return what Prometheus scrapes. ``path`` is where the metrics are."""
+    labels = ("role", "node", "pool", "deployment", "model", "replica")
+    return [
+        {
+            "address": each.address,
+            **{name: each.labels.get(name, "") for name in labels},
+            "path": each.labels.get("__metrics_path__", "/metrics"),
+        }
+        for each in targets
     ]
 
 

@@ -69,6 +69,8 @@ class Node(models.Model):
     agent_pid = models.PositiveIntegerField(null=True, blank=True)
     #: Renewed by the agent. Compare it with the database's now(), never with an agent's clock.
     lease_expires_at = models.DateTimeField(null=True, blank=True)
+    #: Host and port of the health pages of its agent and its drain, by role. Empty: the agent is of an older version.
+    metrics = models.JSONField(default=dict, db_default={}, blank=True)
     cordoned = models.BooleanField(default=False)
     #: Fingerprint of the newest engine key of its agent. Empty: the agent is of a version that had one key.
     engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")

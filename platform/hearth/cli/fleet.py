@@ -53,6 +53,7 @@ LIST_HELP = {
     "weights": "List models' files on nodes: what is there, what is being fetched, and what cannot be fetched.",
     "decisions": "List decisions of scaling, with their reasons. Newest first.",
     "events": "List transitions of replicas, with their reasons. Newest first.",
+    "targets": "List what Prometheus scrapes: roles, and engines through their agents.",
     "starts": "List how long starts took until the first token, by level of warmth.",
     "rollout status": "List rollouts: how far they are, what they wait for, why they ended so. Newest first.",
 }

@@ -94,7 +94,7 @@ def _record_sent(**_: Any) -> None:
 
 
 def _agent() -> Health:
-    from workers.agent.agent import measurements, statuses
+    from workers.agent.agent import engine_metrics, measurements, statuses
     from workers.agent.readings.metrics import NodeCollector
 
     def loop_age() -> float | None:
@@ -106,6 +106,7 @@ def _agent() -> Health:
     age = metrics.AgeGauge("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
     return Health(
         role="agent",
+        engine_metrics=engine_metrics,
         loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
         checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
         registry=registry(

@@ -71,6 +71,8 @@ class Health:
     loops: tuple[Loop, ...]
     checks: Callable[[], tuple[Check, ...]]
     registry: CollectorRegistry
+    #: Returns the metrics of a replica's engine on this node, None if there is none. Raises OSError or HTTPException.
+    engine_metrics: Callable[[str], bytes | None] | None = None
 
     def liveness(self) -> tuple[bool, dict[str, object]]:
         """Return whether every loop ran in time, and a document with the age of each."""

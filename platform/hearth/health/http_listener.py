@@ -13,10 +13,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client import disable_created_metrics
+from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from hearth.health.checks import Health
@@ -28,6 +30,8 @@ RETRY_SECONDS = 5.0
 READ_SECONDS = 5.0
 #: Requests that run at once: of Prometheus, probes and people, a few each.
 MAX_REQUESTS = 16
+#: Below it an agent serves the metrics of its engines, by the id of the replica.
+ENGINES_PATH = "/metrics/engines/"
 
 # The creation times of counters would double the page, and Prometheus detects a restart without them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and returns nothing
@@ -116,15 +120,31 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("accept", ""))
             self._send(200, content_type, encode(self.server.health.registry))
+        elif path.startswith(ENGINES_PATH) and self.server.health.engine_metrics is not None:
+            self._send_engine_metrics(self.server.health.engine_metrics, path.removeprefix(ENGINES_PATH))
         else:
             self._send_not_found(path)
+
+    def _send_engine_metrics(self, read: Callable[[str], bytes | None], replica: str) -> None:
+        try:
+            page = read(replica)
+        except (OSError, HTTPException) as error:
+            self._send_error(502, f"The engine of replica {replica} does not answer: {error or type(error).__name__}.")
+            return
+        if page is None:
+            self._send_error(404, f"No engine of replica {replica[:40]!r} runs on this node.")
+        else:
+            self._send(200, CONTENT_TYPE_LATEST, page)
 
     def _send_json(self, well: bool, document: dict[str, object]) -> None:
         self._send(200 if well else 503, "application/json", json.dumps(document).encode())
 
     def _send_not_found(self, path: str) -> None:
-        document = {"error": f"Nothing is served at {path[:200]}. Served are /livez, /readyz and /metrics."}
-        self._send(404, "application/json", json.dumps(document).encode())
+        engines = f" and {ENGINES_PATH}REPLICA" if self.server.health.engine_metrics is not None else ""
+        self._send_error(404, f"Nothing is served at {path[:200]}. Served are /livez, /readyz, /metrics{engines}.")
+
+    def _send_error(self, status: int, text: str) -> None:
+        self._send(status, "application/json", json.dumps({"error": text}).encode())
 
     def _send(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)

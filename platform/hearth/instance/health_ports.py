@@ -22,6 +22,15 @@ def port_of(instance: Instance, name: str) -> int:
     return instance.metrics_port + names(instance).index(name)
 
 
+def addresses(instance: Instance, own_address: str) -> dict[str, str]:
+    """Return host and port of each process's health pages, for other machines if they listen there.
+
+    ``own_address`` is where other machines reach this one; it stands for a host that means every interface.
+    """
+    host = own_address if instance.metrics_host in {"0.0.0.0", "::"} else instance.metrics_host
+    return {name: f"{client_host(host)}:{port_of(instance, name)}" for name in names(instance)}
+
+
 def url_of(instance: Instance, name: str) -> str:
     """Return the address of a process's health pages, without a path, for a client on this machine."""
     return f"http://{client_host(instance.metrics_host)}:{port_of(instance, name)}"

@@ -51,6 +51,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/decisions", list_views.DecisionsView.as_view()),
     path("fleet/rollouts", list_views.RolloutsView.as_view()),
     path("fleet/start-times", list_views.StartTimesView.as_view()),
+    path("fleet/targets", list_views.ScrapeTargetsView.as_view()),
     path("fleet/deployments/<slug:deployment>/scale", views.ScaleView.as_view()),
     path("fleet/deployments/<slug:deployment>/target", views.TargetView.as_view()),
     path("fleet/deployments/<slug:deployment>/routing", views.RoutingView.as_view()),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -125,6 +127,23 @@ def test_control_counts_the_fleet(instance: Instance) -> None:
     assert _value(instance, "control", "hearth_replicas", state="ready") == 2
     assert _value(instance, "control", "hearth_desired_replicas", deployment="hearth-tiny") == 2
     assert _value(instance, "control", "hearth_slots", state="replica") == 2
+
+
+def test_prometheus_finds_every_role_and_every_engine_and_reads_it(instance: Instance) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "hearth", "fleet", "targets", "--json"]
+    run = subprocess.run(command, env=instance.environment, capture_output=True, text=True, timeout=120, check=True)
+    targets = json.loads(run.stdout)
+    assert sorted(each["role"] for each in targets if each["role"] != "engine") == sorted(NAMES)
+    engines = [each for each in targets if each["role"] == "engine"]
+    assert len(engines) == 2
+    assert len({each["path"] for each in engines}) == 2
+    for each in targets:
+        with urllib.request.urlopen(f"http://{each['address']}{each['path']}", timeout=30) as answer:
+            names = {family.name for family in text_string_to_metric_families(answer.read().decode())}
+        assert ("vllm:num_requests_running" in names) == (each["role"] == "engine")
+    status, said = _ask(instance, "agent", "/metrics/engines/nobody")
+    assert (status, said["error"]) == (404, "No engine of replica 'nobody' runs on this node.")
+    assert _ask(instance, "portal", engines[0]["path"])[0] == 404
 
 
 @pytest.mark.long

@@ -119,6 +119,30 @@ def test_a_slot_shows_what_its_device_does(warmth: Warmth, as_operator: APIClien
     assert shown["read_at"] is not None
 
 
+def test_targets_are_in_the_form_of_prometheus_discovery_and_name_who_responds(
+    warmth: Warmth, as_operator: APIClient
+) -> None:
+    Node.objects.filter(name="n1").update(metrics={"agent": "10.0.0.5:8085", "drain": "10.0.0.5:8084"})
+    Node.objects.filter(name="n2").update(metrics={"agent": "10.0.0.6:8085"}, lease_expires_at=None)
+    found = as_operator.get(f"{FLEET}/targets").json()
+    assert {"targets": ["10.0.0.5:8084"], "labels": {"role": "drain", "node": "n1", "pool": "local"}} in found
+    assert not [each for each in found if each["targets"] == ["10.0.0.6:8085"]]
+    assert {"gateway", "portal", "control", "inference", "beat"} <= {each["labels"]["role"] for each in found}
+    (engine,) = [each for each in found if each["labels"].get("replica") == str(warmth.ready.id)]
+    assert engine == {
+        "targets": ["10.0.0.5:8085"],
+        "labels": {
+            "__metrics_path__": f"/metrics/engines/{warmth.ready.id}",
+            "role": "engine",
+            "deployment": fixtures.MODEL,
+            "model": fixtures.MODEL,
+            "replica": str(warmth.ready.id),
+            "node": "n1",
+            "pool": "local",
+        },
+    }
+
+
 def test_a_gang_of_slots_is_one_place(warmth: Warmth, as_operator: APIClient) -> None:
     free = Slot.objects.get(node__name="n1", index=3)
     warmth.ready.leases.create(slot=free, kind="replica", fence=1)
@@ -320,7 +344,7 @@ def test_a_pool_is_warmed_and_a_slot_restored(warmth: Warmth, as_operator: APICl
 def test_nobody_else_sees_or_changes_anything(world: World, warmth: Warmth, as_acme: APIClient) -> None:
     member = APIClient()
     member.force_login(world.acme.owner)
-    reads = ("", "/slots", "/placeholders", "/decisions", "/start-times")
+    reads = ("", "/slots", "/placeholders", "/decisions", "/start-times", "/targets")
     changes: tuple[tuple[str, dict[str, object]], ...] = (
         (f"deployments/{fixtures.MODEL}/scale", {"replicas": 0}),
         (f"deployments/{fixtures.MODEL}/target", {"target_tokens_per_replica": 1}),

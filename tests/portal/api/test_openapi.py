@@ -70,6 +70,7 @@ def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
         "/api/v1/fleet/placeholders",
         "/api/v1/fleet/decisions",
         "/api/v1/fleet/start-times",
+        "/api/v1/fleet/targets",
         "/api/v1/fleet/deployments/{deployment}/scale",
         "/api/v1/fleet/deployments/{deployment}/target",
         "/api/v1/fleet/deployments/{deployment}/routing",

@@ -16,6 +16,9 @@ from workers.serving.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, Canar
 
 _OWN = re.compile(r"^hearth_engine_(max_requests|host_cache_tokens|context_tokens) ([0-9.eE+]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+#: An engine's metrics are some 100 KiB, and the answer to a canary less.
+LARGEST_PAGE_BYTES = 8 * 2**20
+_CHUNK_BYTES = 1 << 16
 #: Of a column.
 LARGEST_NUMBER = 2**31 - 1
 #: The metrics of each total.
@@ -92,6 +95,17 @@ class Prober:
         result = _one_token(target, canary, timeout_seconds)
         self._sink.end(canary, result)
         return result
+
+
+def read_metrics(target: CanaryTarget, *, timeout_seconds: float) -> bytes:
+    """Return an engine's page of metrics, of which no more is read than LARGEST_PAGE_BYTES.
+
+    Raises OSError (a timeout is one) or HTTPException, also if the engine answers with an error or a larger page.
+    """
+    status, body = _request(target, "GET", "/metrics", timeout_seconds=timeout_seconds)
+    if status != 200:
+        raise OSError(f"/metrics returned {status}")
+    return body
 
 
 def parse_load(text: str) -> EngineLoad | None:
@@ -176,9 +190,21 @@ def _request(
             method, path, body=body, headers={"authorization": f"Bearer {target.api_key}", **(headers or {})}
         )
         response = connection.getresponse()
-        return response.status, response.read()
+        return response.status, _read(response, time.monotonic() + timeout_seconds)
     finally:
         connection.close()
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Return the body. Raises OSError if it is too large, or not here by the deadline."""
+    body = bytearray()
+    while chunk := response.read1(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > LARGEST_PAGE_BYTES:
+            raise OSError(f"more than {LARGEST_PAGE_BYTES >> 20} MiB came back")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return bytes(body)
 
 
 def _cause(error: Exception) -> str:

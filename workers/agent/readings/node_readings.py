@@ -10,6 +10,7 @@ from tenants.ids import ReplicaId
 from workers.agent.probes.http_probe import EngineLoad
 from workers.devices.provider import Device, Reading
 from workers.processes import ProcessIdentity
+from workers.serving.canary import CanaryTarget
 
 #: A reading that is older says nothing about now: its driver hangs.
 LIFETIME_SECONDS = 60.0
@@ -24,6 +25,8 @@ class EngineView:
     process: ProcessIdentity
     devices: tuple[str, ...]
     load: EngineLoad | None
+    #: Where its own metrics are.
+    target: CanaryTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,10 @@ class NodeRows:
             node.agent_pid = os.getpid()
             node.address = settings.NODE_ADDRESS
             node.engine_key = engine_keys.newest()
-            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address", "engine_key", "fetching_epoch"])
+            node.metrics = {role: settings.METRICS_ADDRESSES[role] for role in ("agent", "drain")}
+            node.save(
+                update_fields=["epoch", "boot_id", "agent_pid", "address", "engine_key", "fetching_epoch", "metrics"]
+            )
         return cls(node)
 
     def register(self, devices: Iterable[Device]) -> None:

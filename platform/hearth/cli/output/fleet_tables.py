@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
-from workers.fleet import history, inventory, json_rows, rollout_status
+from workers.fleet import history, inventory, json_rows, rollout_status, scrape_targets
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row
 
@@ -142,6 +142,15 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "BY": "started_by",
         "NOTE": lambda row: "; ".join(filter(None, (row["reason"], row["waits_for"]))),
     },
+    "targets": {
+        "ADDRESS": "address",
+        "ROLE": "role",
+        "NODE": "node",
+        "POOL": "pool",
+        "DEPLOYMENT": "deployment",
+        "REPLICA": "replica",
+        "PATH": "path",
+    },
     "starts": {
         "DEPLOYMENT": "deployment",
         "MODEL": "model",
@@ -184,6 +193,8 @@ def read(name: str, last: int) -> Listing:
         return _listing(name, _rows(history.decisions(last)))
     if name == "rollout status":
         return _listing(name, json_rows.rollouts(rollout_status.newest(last)))
+    if name == "targets":
+        return _listing(name, json_rows.scrape_targets(scrape_targets.targets()))
     if name == "events":
         return _listing(name, _rows(history.transitions(last)))
     return _listing(name, _OF_FLEET[name](inventory.read()))

@@ -18,12 +18,13 @@ from portal.api.fleet.serializers import (
     DecisionSerializer,
     PlaceholderSerializer,
     RolloutSerializer,
+    ScrapeTargetSerializer,
     SlotSerializer,
     StartTimeSerializer,
 )
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
-from workers.fleet import history, placeholders, rollout_status, slots
+from workers.fleet import history, placeholders, rollout_status, scrape_targets, slots
 from workers.models import Level, Placeholder, Rollout, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
@@ -145,6 +146,20 @@ class StartTimesView(APIView):
         chosen = _filters(request, names, level=Level.values)
         rows = StartTime.objects.filter(**chosen).select_related("revision__model", "pool")
         return Response(pagination.page_document(pagination.read_page(rows, page), StartTimeSerializer, page.limit))
+
+
+class ScrapeTargetsView(APIView):
+    """Targets for Prometheus."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_scrape_targets",
+        responses={200: ScrapeTargetSerializer(many=True), **error_responses(403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List what Prometheus scrapes, in the form of its ``http_sd_configs``: a bare list, without pages."""
+        return Response([ScrapeTargetSerializer(each).data for each in scrape_targets.targets()])
 
 
 def _filters(request: Request, lookups: dict[str, str], **allowed: Collection[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from workers.fleet.pool_status import NodeStatus, PoolStatus, SlotGroup
 from workers.fleet.pools import dollars
 from workers.fleet.replica_status import ReplicaStatus
 from workers.fleet.rollout_status import RolloutStatus
+from workers.fleet.scrape_targets import ScrapeTarget
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot
 from workers.scheduler import pool_requirements
@@ -439,6 +440,21 @@ class StartTimeSerializer(StartPartsSerializer):
     level = serializers.ChoiceField(choices=Level.choices, read_only=True)
     seconds = serializers.FloatField(read_only=True, help_text="From the decision to the first canary token.")
     process_seconds = serializers.FloatField(read_only=True, help_text="The part from spawn or promotion on.")
+
+
+class ScrapeTargetSerializer(serializers.Serializer[ScrapeTarget]):
+    """One target of Prometheus' ``http_sd_configs``."""
+
+    targets = serializers.SerializerMethodField(help_text="Host and port.")
+    labels = serializers.DictField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="role, and node, pool, deployment, model and replica where there is one; of engines their path, too.",
+    )
+
+    def get_targets(self, target: ScrapeTarget) -> list[str]:
+        """Return the address."""
+        return [target.address]
 
 
 class EffectSerializer(serializers.Serializer[Effect]):
