@@ -1,9 +1,11 @@
-"""Alerts and the board: their expressions are PromQL, over metrics and labels that docs/operations.md describes."""
+"""Alerts and boards: their expressions are PromQL, over metrics and labels that docs/operations.md describes."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import promql_parser
@@ -16,7 +18,8 @@ FOLDER = ROOT / "docker" / "monitoring"
 #: Of every target and of every histogram, and what ``promhttp`` adds.
 COMMON_LABELS = {"instance", "job", "role", "le"}
 #: What Grafana fills in, by what stands in for it here.
-VARIABLES = {"$__rate_interval": "5m", "$model": "m"}
+VARIABLES = {"$__rate_interval": "5m", "$model": "m", "$node": "n", "$deployment": "d"}
+BOARDS = sorted(path.name for path in FOLDER.glob("*.json"))
 
 
 def described() -> dict[str, set[str]]:
@@ -31,9 +34,9 @@ def rules() -> list[dict[str, object]]:
     return [rule for group in found["groups"] for rule in group["rules"]]
 
 
-def panels() -> list[dict[str, object]]:
-    """Return the board's graphs."""
-    found = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+def panels(board: str) -> list[dict[str, object]]:
+    """Return the graphs of a board."""
+    found = json.loads((FOLDER / board).read_text())["panels"]
     return [panel for panel in found if panel["type"] != "row"]
 
 
@@ -41,7 +44,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     """Yield where each expression is, and the expression with Grafana's variables filled in."""
     for rule in rules():
         yield str(rule["alert"]), str(rule["expr"])
-    for panel in panels():
+    for panel in (panel for board in BOARDS for panel in panels(board)):
         for target in panel["targets"]:  # type: ignore[attr-defined]
             expression = target["expr"]
             for variable, value in VARIABLES.items():
@@ -74,8 +77,23 @@ def test_each_alert_says_what_it_means_and_where_to_look() -> None:
         assert rule["labels"]["severity"] in {"warning", "critical"}, rule["alert"]  # type: ignore[index]
 
 
-def test_the_boards_graphs_lie_beside_each_other() -> None:
-    places = [tuple(panel["gridPos"].values()) for panel in panels()]  # type: ignore[attr-defined]
-    assert len(set(places)) == len(places) > 20
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_boards_graphs_lie_beside_each_other(board: str) -> None:
+    places = [tuple(panel["gridPos"].values()) for panel in panels(board)]  # type: ignore[attr-defined]
+    assert len(set(places)) == len(places) > 10
     assert all(x + width <= 24 for _, width, x, _ in places)
-    assert len({panel["id"] for panel in panels()}) == len(places)
+    assert len({panel["id"] for panel in panels(board)}) == len(places)
+
+
+def test_boards_have_names_and_addresses_of_their_own() -> None:
+    found = [json.loads((FOLDER / board).read_text()) for board in BOARDS]
+    assert len(found) == len({board["uid"] for board in found}) == len({board["title"] for board in found}) == 2
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Debian's package prometheus")
+def test_alerts_fire_on_what_they_are_for() -> None:
+    for command in (["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]):
+        run = subprocess.run(
+            ["promtool", *command], check=False, cwd=FOLDER, capture_output=True, text=True, timeout=120
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
