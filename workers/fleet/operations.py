@@ -26,6 +26,7 @@ from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder,
 from workers.scheduler import placeholder_pools, pool_requirements, promotion, reconciler, slot_leases, weights
 from workers.scheduler.pool_requirements import PoolRequirements
 from workers.serving import endpoints
+from workers.serving import rollout_policy as policies
 
 #: Most placeholders that a pool can keep on each node.
 MAX_PLACEHOLDERS = 64
@@ -323,6 +324,18 @@ def rollout_undo(actor: Actor, deployment: str) -> Effect:
 def rollout_restart(actor: Actor, deployment: str) -> Effect:
     """Replace every replica by another one of the same revision. Raises NotFound, Refused."""
     return _rolled(rollouts.restart(actor, deployment), True, "replaces every replica by another one")
+
+
+@transaction.atomic
+def rollout_policy(actor: Actor, deployment: str, settings: str | dict[str, Any]) -> Effect:
+    """Change how the deployment's replicas are replaced; what is left out stays. Raises NotFound, BadValue."""
+    row = lookup.deployment(deployment)
+    given = policies.parse(settings) if isinstance(settings, str) else settings
+    wanted = policies.changed(policies.read(row.rollout), given)
+    changed = rollouts.set_policy(actor, row.name, wanted)
+    count = len(wanted.canaries)
+    now = f"replaces its replicas by {policies.words(wanted)}, {count} canaries"
+    return Effect(target=f"deployment {row.name}", changed=changed, now=now)
 
 
 @transaction.atomic

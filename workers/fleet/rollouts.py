@@ -162,7 +162,7 @@ def set_policy(actor: Actor, deployment: str, policy: RolloutPolicy) -> bool:
     reconciler.lock(wait=True)
     row = lookup.deployment(deployment)
     before, after = row.rollout, rollout_policy.to_json(policy)
-    if before == after:
+    if rollout_policy.read(before) == policy:
         return False
     Deployment.objects.filter(id=row.id).update(rollout=after)
     audit.record(actor, "deployment.rollout_set", ("deployment", row.id), before=before, after=after)

@@ -297,5 +297,15 @@ _TABLE = (
         example="rollout restart chat",
         run=_operation("rollout_restart"),
     ),
+    Verb(
+        name="rollout_policy",
+        arguments=("deployment", "settings"),
+        several=True,
+        summary="Set how a deployment's replicas are replaced: how many at once, and what undoes a rollout.",
+        effect="Settings are NAME=NUMBER, nothing for the default; what is left out stays, and so do canaries, which "
+        "the fleet file and the API set. An open rollout goes on by the new policy.",
+        example="rollout policy chat max_surge=2 min_ready_seconds=30 max_ttft_seconds=2",
+        run=_operation("rollout_policy"),
+    ),
 )
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in _TABLE}

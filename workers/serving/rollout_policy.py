@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+from workers.errors import BadValue
 
 #: Of replicas at once, of prompts, and of the characters of one.
 MOST_AT_ONCE = 100
@@ -32,6 +35,10 @@ class CanaryPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     contains: Annotated[
         str, Meta(max_length=MOST_CHARACTERS, description="What the answer has to contain, in upper or lower case.")
     ] = ""
+    equals: Annotated[
+        str, Meta(max_length=MOST_CHARACTERS, description="What the answer has to be, without blanks around it.")
+    ] = ""
+    is_json: Annotated[bool, Meta(description="Whether the answer has to be a JSON document.")] = False
     max_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
 
 
@@ -60,6 +67,8 @@ class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 DEFAULT = RolloutPolicy()
+#: The settings that are numbers.
+NUMBERS = tuple(name for name in RolloutPolicy.__struct_fields__ if name != "canaries")
 
 
 def read(stored: object) -> RolloutPolicy:
@@ -71,3 +80,41 @@ def to_json(policy: RolloutPolicy) -> dict[str, Any] | None:
     """Return the policy for a row; None for the default."""
     found: dict[str, Any] = msgspec.to_builtins(policy)
     return found or None
+
+
+def changed(present: RolloutPolicy, given: Mapping[str, Any]) -> RolloutPolicy:
+    """Return a policy with these fields; None for one is its default. Raises BadValue."""
+    known = RolloutPolicy.__struct_fields__
+    for name in given:
+        if name not in known:
+            raise BadValue("rollout setting", name, f"one of {', '.join(known)}")
+    stored: dict[str, Any] = msgspec.to_builtins(present) | dict(given)
+    try:
+        return msgspec.convert({name: value for name, value in stored.items() if value is not None}, RolloutPolicy)
+    except msgspec.ValidationError as error:
+        sentence, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`").partition("[")[0]
+        raise BadValue(f"rollout setting {name}".rstrip(), str(given.get(name, "")), f"this: {sentence}") from None
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse ``max_surge=2 max_ttft_seconds=`` into fields of a policy; nothing is the default. Raises BadValue.
+
+    Canaries are not words of a command: they are set by the fleet file or the API.
+    """
+    found: dict[str, Any] = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if name not in NUMBERS or not equals:
+            raise BadValue("rollout setting", word, f"NAME=NUMBER with one of {', '.join(NUMBERS)}")
+        try:
+            found[name] = None if not value else int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            raise BadValue(f"rollout setting {name}", value, "a number, or nothing for the default") from None
+    return found
+
+
+def words(policy: RolloutPolicy) -> str:
+    """Return a policy as :func:`parse` reads it."""
+    shown = {name: getattr(policy, name) for name in NUMBERS}
+    return " ".join(f"{name}={'' if value is None else f'{value:g}'}" for name, value in shown.items())

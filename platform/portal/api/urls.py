@@ -58,6 +58,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/deployments/<slug:deployment>/rollout/pause", views.PauseRolloutView.as_view()),
     path("fleet/deployments/<slug:deployment>/rollout/resume", views.ResumeRolloutView.as_view()),
     path("fleet/deployments/<slug:deployment>/rollout/undo", views.UndoRolloutView.as_view()),
+    path("fleet/deployments/<slug:deployment>/rollout/policy", views.RolloutPolicyView.as_view()),
     path("fleet/deployments/<slug:deployment>/rollout/restart", views.RestartRolloutView.as_view()),
     path("fleet/replicas/<uuid:replica>/drain", views.DrainReplicaView.as_view()),
     path("fleet/nodes/<str:node>/drain", views.DrainNodeView.as_view()),

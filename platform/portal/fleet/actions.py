@@ -22,6 +22,7 @@ from workers.fleet.operations import Effect
 from workers.fleet.verbs import VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
 from workers.scheduler import pool_requirements, promotion
+from workers.serving import rollout_policy
 
 COMMAND = "celery -A hearth control"
 
@@ -259,6 +260,26 @@ def _rollout(target: str) -> Subject:
     return Subject(title=f"rollout of {row.name}", arguments={"deployment": row.name}, note=note)
 
 
+def _rollout_policy(target: str) -> Subject:
+    row = _deployment(target)
+    given = dict(word.partition("=")[::2] for word in rollout_policy.words(rollout_policy.read(row.rollout)).split())
+    labels = {
+        "max_surge": "Replicas beyond the desired number",
+        "max_unavailable": "Replicas that may be missing",
+        "min_ready_seconds": "Seconds a new replica serves before an old one stops",
+        "max_ttft_seconds": "Longest time to the first token, s; nothing: any",
+        "max_tpot_seconds": "Longest time per further token of a canary, s; nothing: any",
+        "max_error_share": "Share of requests that may fail",
+        "max_failed_starts": "Starts that may fail",
+    }
+    return Subject(
+        title=f"rollouts of {row.name}",
+        arguments={"deployment": row.name},
+        shown={"settings": " ".join(f"{name}={{{name}}}" for name in labels)},
+        fields=tuple(Field(name=name, label=label, value=given[name], free=True) for name, label in labels.items()),
+    )
+
+
 _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
@@ -276,6 +297,7 @@ _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "rollout_resume": _rollout,
     "rollout_undo": _rollout,
     "rollout_restart": _rollout,
+    "rollout_policy": _rollout_policy,
 }
 
 

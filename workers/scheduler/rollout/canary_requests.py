@@ -73,13 +73,32 @@ def _problem(answer: _Answer, prompt: CanaryPrompt, policy: RolloutPolicy) -> st
     """Return what is wrong with an answer; empty if nothing is."""
     if answer.problem:
         return answer.problem
-    if prompt.contains and prompt.contains.casefold() not in answer.text.casefold():
-        return f"the answer does not contain {prompt.contains[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
+    if problem := _wrong_text(answer, prompt):
+        return problem
     if policy.max_ttft_seconds is not None and answer.ttft > policy.max_ttft_seconds:
         return f"the first token took {answer.ttft:.3g} s, more than {policy.max_ttft_seconds:g}"
     if policy.max_tpot_seconds is not None and answer.tpot > policy.max_tpot_seconds:
         return f"each further token took {answer.tpot:.3g} s, more than {policy.max_tpot_seconds:g}"
     return ""
+
+
+def _wrong_text(answer: _Answer, prompt: CanaryPrompt) -> str:
+    """Return what is wrong with the text of an answer; empty if nothing is."""
+    if prompt.contains and prompt.contains.casefold() not in answer.text.casefold():
+        return f"the answer does not contain {prompt.contains[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
+    if prompt.equals and prompt.equals.strip() != answer.text.strip():
+        return f"the answer is not {prompt.equals[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
+    if prompt.is_json and not _is_json(answer.text):
+        return f"the answer is no JSON document: {answer.text[:SHOWN]!r}"
+    return ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _ask(target: CanaryTarget, prompt: CanaryPrompt, sink: CanarySink | None, until: float) -> _Answer:

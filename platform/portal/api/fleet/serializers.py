@@ -24,6 +24,7 @@ from workers.models import Level, Slot
 from workers.scheduler import pool_requirements
 from workers.scheduler.pool_requirements import MOST_LABELS, PoolRequirements
 from workers.serving.gateway_load import DeploymentLoad
+from workers.serving.rollout_policy import MOST_AT_ONCE, MOST_CHARACTERS, MOST_SECONDS
 from workers.serving.start_times import Parts, StartSummary
 
 #: The largest number of the database column.
@@ -500,6 +501,29 @@ class PromoteSerializer(serializers.Serializer[Any]):
     """The deployment whose replica the placeholder becomes."""
 
     deployment = serializers.SlugField(max_length=63)
+
+
+class CanarySerializer(serializers.Serializer[Any]):
+    """A prompt that every new replica has to answer, and what its answer has to be."""
+
+    prompt = serializers.CharField(max_length=MOST_CHARACTERS)
+    contains = serializers.CharField(max_length=MOST_CHARACTERS, required=False, help_text="In upper or lower case.")
+    equals = serializers.CharField(max_length=MOST_CHARACTERS, required=False, help_text="Without blanks around it.")
+    is_json = serializers.BooleanField(required=False, help_text="Whether it has to be a JSON document.")
+    max_tokens = serializers.IntegerField(min_value=1, max_value=4096, required=False)
+
+
+class RolloutPolicySerializer(serializers.Serializer[Any]):
+    """How a rollout goes, and what undoes it. What is left out stays; null is the default."""
+
+    max_surge = serializers.IntegerField(min_value=0, max_value=MOST_AT_ONCE, required=False, allow_null=True)
+    max_unavailable = serializers.IntegerField(min_value=0, max_value=MOST_AT_ONCE, required=False, allow_null=True)
+    min_ready_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
+    canaries = CanarySerializer(many=True, required=False)
+    max_ttft_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
+    max_tpot_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
+    max_error_share = serializers.FloatField(min_value=0, max_value=1, required=False, allow_null=True)
+    max_failed_starts = serializers.IntegerField(min_value=0, max_value=1000, required=False, allow_null=True)
 
 
 class PoolSettingsSerializer(serializers.Serializer[Any]):

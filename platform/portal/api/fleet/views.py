@@ -24,6 +24,7 @@ from portal.api.fleet.serializers import (
     PoolSettingsSerializer,
     PromoteSerializer,
     RequirementsSerializer,
+    RolloutPolicySerializer,
     RoutingSerializer,
     ScaleSerializer,
     TargetSerializer,
@@ -65,6 +66,10 @@ def _verb_view(
 
 def _set_target(actor: Actor, deployment: str, **target: Any) -> Effect:
     return operations.set_target(actor, deployment, ScalingTarget(**target))
+
+
+def _set_rollout_policy(actor: Actor, deployment: str, **settings: Any) -> Effect:
+    return operations.rollout_policy(actor, deployment, settings)
 
 
 def _warm(actor: Actor, pool: str, placeholders_per_node: int, level: str | None = None) -> Effect:
@@ -121,6 +126,7 @@ RestoreView = _verb_view("restore", "restore_slot", _restore)
 PauseRolloutView = _verb_view("rollout_pause", "pause_rollout", operations.rollout_pause)
 ResumeRolloutView = _verb_view("rollout_resume", "resume_rollout", operations.rollout_resume)
 UndoRolloutView = _verb_view("rollout_undo", "undo_rollout", operations.rollout_undo)
+RolloutPolicyView = _verb_view("rollout_policy", "set_rollout_policy", _set_rollout_policy, RolloutPolicySerializer)
 RestartRolloutView = _verb_view("rollout_restart", "restart_deployment", operations.rollout_restart)
 PoolSettingsView = _verb_view("pool_set", "set_pool", operations.pool_set, PoolSettingsSerializer)
 RequirementsView = _verb_view("require", "set_deployment_requirements", operations.require, RequirementsSerializer)

@@ -48,6 +48,8 @@ def questions(warmth: Warmth) -> dict[str, str]:
         f"rollout_resume/{fixtures.MODEL}/": "rollout_resume tiny-chat",
         f"rollout_undo/{fixtures.MODEL}/": "rollout_undo tiny-chat",
         f"rollout_restart/{fixtures.MODEL}/": "rollout_restart tiny-chat",
+        f"rollout_policy/{fixtures.MODEL}/": "rollout_policy tiny-chat max_surge=1 max_unavailable=1 "
+        "min_ready_seconds=10 max_ttft_seconds= max_tpot_seconds= max_error_share=0.05 max_failed_starts=2",
     }
 
 

@@ -13,10 +13,11 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadValue, Refused
-from workers.fleet import deployments, rollouts
+from workers.fleet import deployments, operations, rollouts
 from workers.models import Deployment, GatewayLoad, Replica, ReplicaEvent, Rollout, RolloutTraffic
 from workers.scheduler import reconciler, slot_leases
-from workers.serving.rollout_policy import RolloutPolicy
+from workers.serving import rollout_policy
+from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 
 pytestmark = pytest.mark.django_db
 
@@ -368,3 +369,15 @@ def test_a_lost_old_replica_is_replaced_by_its_like_before_the_canary_passed(fle
     assert sorted(kinds()) == [("0", ""), ("0", ""), ("1", "pending")]
     Replica.objects.filter(rollout=rollout).update(generation=F("generation") + 1)
     assert to_the_end(rollout).state == "done"
+
+
+def test_a_policy_is_changed_by_a_verb(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    kept = RolloutPolicy(canaries=(CanaryPrompt(prompt="hello", is_json=True),))
+    rollouts.set_policy(SYSTEM, "chat", kept)
+    effect = operations.rollout_policy(SYSTEM, "chat", "max_surge=3 max_unavailable=0")
+    assert effect.changed and "max_surge=3 max_unavailable=0" in effect.now and "1 canaries" in effect.now
+    assert not operations.rollout_policy(SYSTEM, "chat", "max_surge=3").changed
+    with pytest.raises(BadValue):
+        operations.rollout_policy(SYSTEM, "chat", "max_surge=0")
+    assert rollout_policy.read(Deployment.objects.get().rollout).canaries == kept.canaries

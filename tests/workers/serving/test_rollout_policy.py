@@ -1,0 +1,47 @@
+"""A rollout policy is changed by words or fields, and what is no policy is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workers.errors import BadValue
+from workers.serving import rollout_policy
+from workers.serving.rollout_policy import DEFAULT, CanaryPrompt, RolloutPolicy
+
+PRESENT = RolloutPolicy(max_surge=2, max_ttft_seconds=3, canaries=(CanaryPrompt(prompt="2 + 2?", equals="4"),))
+
+
+def test_what_is_left_out_stays_and_nothing_is_the_default() -> None:
+    given = rollout_policy.parse("max_unavailable=0 max_ttft_seconds= min_ready_seconds=0.5")
+    found = rollout_policy.changed(PRESENT, given)
+    assert (found.max_surge, found.max_unavailable, found.min_ready_seconds) == (2, 0, 0.5)
+    assert (found.max_ttft_seconds, found.canaries) == (None, PRESENT.canaries)
+
+
+def test_a_policy_is_written_as_it_is_read() -> None:
+    text = rollout_policy.words(PRESENT)
+    assert rollout_policy.changed(DEFAULT, rollout_policy.parse(text)) == RolloutPolicy(max_surge=2, max_ttft_seconds=3)
+
+
+@pytest.mark.parametrize("text", ["max_surge", "canaries=1", "surge=1", "max_surge=many"])
+def test_words_that_are_no_settings_are_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        rollout_policy.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"max_surge": -1}, "rollout setting max_surge"),
+        ({"max_surge": 1.5}, "rollout setting max_surge"),
+        ({"canaries": [{"prompt": ""}]}, "rollout setting canaries"),
+        ({"canaries": [{"prompt": "x", "matches": "y"}]}, "rollout setting canaries"),
+        ({"surge": 1}, "rollout setting"),
+    ],
+)
+def test_values_that_are_no_policy_are_named(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadValue) as refused:
+        rollout_policy.changed(DEFAULT, given)
+    assert refused.value.what == what
