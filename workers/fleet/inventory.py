@@ -25,8 +25,9 @@ from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
-from workers.scheduler import pool_requirements
+from workers.scheduler import pool_requirements, scaling_signals
 from workers.scheduler.pool_requirements import PoolRequirements
+from workers.scheduler.scaling_signals import Objectives
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import UNKNOWN, StartSummary, Summaries
@@ -57,6 +58,8 @@ class DeploymentStatus:
     #: The comparison of two routing policies that runs.
     comparison: Comparison | None
     pools: tuple[str, ...]
+    #: The signals of its engines that scaling follows.
+    objectives: Objectives
     #: What it requires of its pools, and those that do not have it, each with what it lacks.
     requires: PoolRequirements
     left_out: tuple[str, ...]
@@ -267,6 +270,7 @@ def _deployments(
             routing=routing_policy.read(row.routing).policy,
             comparison=_running_comparison(row),
             pools=tuple(link.pool.name for link in links),
+            objectives=scaling_signals.read(row.objectives),
             requires=requires,
             left_out=tuple(why for link in links if (why := pool_requirements.unmet(requires, link.pool))),
             hour_pico=_hour_pico(row.name, pools),

@@ -178,6 +178,7 @@ def deployments(fleet: Fleet) -> list[Row]:
             **{name: getattr(deployment, name) for name in copied},
             "replicas": sum(replica.wanted and replica.running for replica in deployment.replicas),
             "pools": list(deployment.pools),
+            "objectives": str(deployment.objectives),
             "requires": str(deployment.requires),
             "left_out": list(deployment.left_out),
             "hour_usd": dollars(deployment.hour_pico),

@@ -23,8 +23,17 @@ from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
 from workers.fleet import deployments, inventory, lookup, pools, rollouts
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import placeholder_pools, pool_requirements, promotion, reconciler, slot_leases, weights
+from workers.scheduler import (
+    placeholder_pools,
+    pool_requirements,
+    promotion,
+    reconciler,
+    scaling_signals,
+    slot_leases,
+    weights,
+)
 from workers.scheduler.pool_requirements import PoolRequirements
+from workers.scheduler.scaling_signals import Objectives
 from workers.serving import endpoints
 from workers.serving import rollout_policy as policies
 
@@ -94,6 +103,21 @@ def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
         now=f"targets {target.target_tokens_per_replica} tokens per replica, "
         f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
     )
+
+
+@transaction.atomic
+def set_objectives(actor: Actor, deployment: str, objectives: str | Objectives = "") -> Effect:
+    """Set the signals of engines that scaling follows. Raises NotFound, BadValue."""
+    wanted = scaling_signals.parse(objectives) if isinstance(objectives, str) else objectives
+    reconciler.lock(wait=True)
+    row = lookup.deployment(deployment)
+    before = scaling_signals.read(row.objectives)
+    if before != wanted:
+        Deployment.objects.filter(id=row.id).update(objectives=scaling_signals.to_json(wanted))
+        told = {"objectives": str(before)}, {"objectives": str(wanted)}
+        audit.record(actor, "deployment.objectives_set", ("deployment", row.id), before=told[0], after=told[1])
+    now = f"follows {wanted} beside tokens in flight" if str(wanted) else "follows tokens in flight alone"
+    return Effect(target=f"deployment {row.name}", changed=before != wanted, now=now)
 
 
 @transaction.atomic

@@ -171,6 +171,17 @@ _TABLE = (
         run=_target,
     ),
     Verb(
+        name="objective",
+        arguments=("deployment", "objectives"),
+        optional=1,
+        several=True,
+        summary="Set what scaling follows beside tokens in flight: ttft_seconds=1.5 and kv_usage=0.9; or nothing.",
+        effect="Scaling adds a replica while the mean time to the first token is above the objective and requests "
+        "queue in engines, and as many as bring the KV caches to the share given. What is left out is not followed.",
+        example="objective chat ttft_seconds=1.5 kv_usage=0.9",
+        run=_operation("set_objectives"),
+    ),
+    Verb(
         name="require",
         arguments=("deployment", "requirements"),
         optional=1,

@@ -46,6 +46,8 @@ class Deployment(models.Model):
     rollout = models.JSONField(null=True, blank=True)
     #: What its pools must have, as ``workers.scheduler.pool_requirements`` writes it; None for nothing.
     requires = models.JSONField(null=True, blank=True)
+    #: Signals of its engines that scaling follows, as ``workers.scheduler.scaling_signals`` writes them; None for none.
+    objectives = models.JSONField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

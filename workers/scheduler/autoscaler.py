@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, FilteredRelation, Q
+from django.db.models import Avg, Count, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
-from workers.scheduler import pool_requirements, scaling_policy
+from workers.scheduler import pool_requirements, scaling_policy, scaling_signals
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
+from workers.scheduler.scaling_signals import EngineFacts
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import Summaries
@@ -55,6 +56,7 @@ class _Fleet:
     measured: Summaries
     demand: Mapping[UUID, DeploymentLoad]
     busy_at: Mapping[UUID, dt.datetime]
+    engines: Mapping[UUID, EngineFacts]
     #: Deployments with an open rollout.
     rolling: frozenset[UUID]
 
@@ -107,8 +109,42 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
         measured=start_times.summaries({row.revision_id for row in rows}),
         demand=gateway_load.demand(),
         busy_at=gateway_load.busy_at(),
+        engines=_engines({row.id for row in rows if row.objectives}),
         rolling=frozenset(Rollout.objects.filter(finished_at=None).values_list("deployment_id", flat=True)),
     )
+
+
+def _engines(deployments: Collection[UUID]) -> dict[UUID, EngineFacts]:
+    """Return what the ready replicas of these deployments report; nothing is read where none follows a signal."""
+    if not deployments:
+        return {}
+    rows = Replica.objects.filter(
+        deployment__in=deployments, state=_State.READY, canary__in=Replica.PROVEN, desired_state=Replica.Desired.RUNNING
+    )
+    sums = (
+        rows.order_by()
+        .values("deployment")
+        .annotate(
+            ready=Count("id"),
+            running=Sum("running_requests"),
+            waiting=Sum("waiting_requests"),
+            kv=Avg("kv_usage"),
+            most=Sum("max_requests"),
+            saying=Count("max_requests"),
+            ttft=Avg("ttft_seconds"),
+        )
+    )
+    return {
+        row["deployment"]: EngineFacts(
+            ready=row["ready"],
+            running=row["running"],
+            waiting=row["waiting"],
+            kv_usage=row["kv"],
+            most_requests=row["most"] if row["saying"] == row["ready"] else None,
+            ttft_seconds=row["ttft"],
+        )
+        for row in sums
+    }
 
 
 def _now() -> dt.datetime:
@@ -169,6 +205,8 @@ def _facts(row: Deployment, fleet: _Fleet) -> Facts:
         pools=_without_surge(pools, row.desired_replicas) if row.id in fleet.rolling else pools,
         memory=Memory(**{name: getattr(row, name) for name in _REMEMBERED}),
         busy_at=fleet.busy_at.get(row.id),
+        engines=fleet.engines.get(row.id, EngineFacts()),
+        objectives=scaling_signals.read(row.objectives),
     )
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from workers.scheduler.scaling_signals import NONE, SILENT, EngineFacts, Objectives, signals
 from workers.serving.gateway_load import DeploymentLoad, split_regions
 
 Action = Literal["up", "down", "wake", "prepare", "release"]
@@ -87,6 +88,9 @@ class Facts:
     pools: tuple[PoolFacts, ...]
     memory: Memory
     busy_at: dt.datetime | None = None
+    #: What its engines report, and the signals of these that scaling follows.
+    engines: EngineFacts = SILENT
+    objectives: Objectives = NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +161,15 @@ def inputs_of(facts: Facts) -> dict[str, Any]:
 
 
 def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
-    """Return how many replicas the load needs: one per target of tokens, and at least one while there is a request."""
+    """Return how many replicas are needed: one per target of tokens, at least one while there is a request.
+
+    More if a signal of the engines calls for more; without any request it calls for none.
+    """
     tokens = load.in_flight_tokens + load.queued_tokens
     anything = tokens + load.in_flight_requests + load.queued_requests > 0
     wanted = max(math.ceil(tokens / facts.target_tokens), int(anything))
+    if anything:
+        wanted = max([wanted, *(each.wanted for each in signals(facts.objectives, facts.engines))])
     return max(facts.min_replicas, min(facts.max_replicas, wanted))
 
 
@@ -394,6 +403,11 @@ def _decision(
 def _why_up(facts: Facts, load: DeploymentLoad, target: int) -> str:
     starting = sum(pool.starting for pool in facts.pools)
     there = sum(pool.replicas for pool in facts.pools) - starting
+    by_tokens = math.ceil((load.in_flight_tokens + load.queued_tokens) / facts.target_tokens)
+    found = signals(facts.objectives, facts.engines)
+    strongest = max(found, key=lambda each: each.wanted, default=None)
+    if strongest is not None and strongest.wanted > by_tokens:
+        return f"{strongest.reason}: {_replicas(target)} wanted for {facts.up_delay_seconds:g} s; {there} exist"
     return (
         f"{_tokens(load)} want {_replicas(target)} of {facts.target_tokens:,}, for {facts.up_delay_seconds:g} s;"
         f" {there} {'exists' if there == 1 else 'exist'}, {starting} {'starts' if starting == 1 else 'start'}"

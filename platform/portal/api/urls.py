@@ -67,6 +67,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/placeholders/<uuid:placeholder>/evict", views.EvictView.as_view()),
     path("fleet/placeholders/<uuid:placeholder>/promote", views.PromoteView.as_view()),
     path("fleet/slots/<uuid:slot>/restore", views.RestoreView.as_view()),
+    path("fleet/deployments/<slug:deployment>/objectives", views.ObjectivesView.as_view()),
     path("fleet/deployments/<slug:deployment>/requirements", views.RequirementsView.as_view()),
     path("fleet/pools/<slug:pool>/settings", views.PoolSettingsView.as_view()),
     path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),

@@ -21,7 +21,7 @@ from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
 from workers.fleet.verbs import VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.scheduler import pool_requirements, promotion
+from workers.scheduler import pool_requirements, promotion, scaling_signals
 from workers.serving import rollout_policy
 
 COMMAND = "celery -A hearth control"
@@ -193,6 +193,22 @@ def _pool_set(target: str) -> Subject:
     )
 
 
+def _objective(target: str) -> Subject:
+    row = _deployment(target)
+    return Subject(
+        title=f"of {row.name}",
+        arguments={"deployment": row.name},
+        fields=(
+            Field(
+                name="objectives",
+                label="As ttft_seconds=1.5 kv_usage=0.9",
+                value=str(scaling_signals.read(row.objectives)),
+                free=True,
+            ),
+        ),
+    )
+
+
 def _require(target: str) -> Subject:
     row = _deployment(target)
     return Subject(
@@ -284,6 +300,7 @@ _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
     "route": _route,
+    "objective": _objective,
     "require": _require,
     "warm": _warm,
     "pool_set": _pool_set,

@@ -383,7 +383,12 @@ def test_pools_are_set_and_required_by_operators_only(
     assert post(as_operator, "pools/spare/settings", **settings).json()["changed"] is False
     done = post(as_operator, f"deployments/{warmth.deployment.name}/requirements", gpu_types=["H100"])
     assert done.json()["now"] == "requires gpu_types=H100; left out: pool local has no GPU type, not H100"
+    objectives = f"deployments/{warmth.deployment.name}/objectives"
+    assert post(as_acme, objectives, kv_usage=0.9).status_code == 403
+    assert post(as_operator, objectives, kv_usage=0.9).json()["now"] == "follows kv_usage=0.9 beside tokens in flight"
+    assert post(as_operator, objectives, kv_usage=2).status_code == 400
     fleet = as_operator.get(FLEET).json()
+    assert fleet["deployments"][0]["objectives"] == {"ttft_seconds": None, "kv_usage": 0.9}
     spare = next(each for each in fleet["pools"] if each["name"] == "spare")
     assert (spare["gpu_type"], spare["labels"], spare["slot_hour_usd"]) == ("H100", {"net": "ib"}, "2.50")
     assert spare["hour_usd"] == "10.00"

@@ -100,6 +100,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "SLOTS": "slots_per_replica",
         "ROUTING": "routing",
         "POOLS": lambda row: ",".join(row["pools"]),
+        "OBJECTIVES": "objectives",
         "REQUIRES": "requires",
         "$/HOUR": "hour_usd",
     },

@@ -21,8 +21,9 @@ from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot
-from workers.scheduler import pool_requirements
+from workers.scheduler import pool_requirements, scaling_signals
 from workers.scheduler.pool_requirements import MOST_LABELS, PoolRequirements
+from workers.scheduler.scaling_signals import Objectives
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.rollout_policy import MOST_AT_ONCE, MOST_CHARACTERS, MOST_SECONDS
 from workers.serving.start_times import Parts, StartSummary
@@ -217,6 +218,21 @@ class RequirementsSerializer(serializers.Serializer[PoolRequirements]):
         return {"requirements": PoolRequirements(gpu_types=types, labels=labels)}
 
 
+class ObjectivesSerializer(serializers.Serializer[Objectives]):
+    """What scaling follows beside tokens in flight. What is left out, or null, is not followed."""
+
+    ttft_seconds = serializers.FloatField(
+        required=False, allow_null=True, help_text="Mean time to the first token, while requests queue in engines."
+    )
+    kv_usage = serializers.FloatField(
+        required=False, allow_null=True, help_text="Share of the KV caches in use, on average; up to 1."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the objectives. Raises BadValue."""
+        return {"objectives": scaling_signals.make(dict(attrs))}
+
+
 class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
@@ -242,6 +258,7 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     scale_down_delay_seconds = serializers.FloatField(read_only=True)
     routing = RoutingSerializer(read_only=True)
     pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In filling order.")
+    objectives = ObjectivesSerializer(read_only=True)
     requires = RequirementsSerializer(read_only=True)
     left_out = serializers.ListField(
         child=serializers.CharField(),

@@ -21,6 +21,7 @@ from portal.api.fleet.serializers import (
     DeploymentSerializer,
     EffectSerializer,
     FleetSerializer,
+    ObjectivesSerializer,
     PoolSettingsSerializer,
     PromoteSerializer,
     RequirementsSerializer,
@@ -129,5 +130,6 @@ UndoRolloutView = _verb_view("rollout_undo", "undo_rollout", operations.rollout_
 RolloutPolicyView = _verb_view("rollout_policy", "set_rollout_policy", _set_rollout_policy, RolloutPolicySerializer)
 RestartRolloutView = _verb_view("rollout_restart", "restart_deployment", operations.rollout_restart)
 PoolSettingsView = _verb_view("pool_set", "set_pool", operations.pool_set, PoolSettingsSerializer)
+ObjectivesView = _verb_view("objective", "set_deployment_objectives", operations.set_objectives, ObjectivesSerializer)
 RequirementsView = _verb_view("require", "set_deployment_requirements", operations.require, RequirementsSerializer)
 WarmView = _verb_view("warm", "warm_pool", _warm, WarmSerializer)

@@ -250,6 +250,7 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry, revision: ModelRevisi
         scale_down_delay_seconds=wanted.scale_down_delay_seconds,
     )
     operations.set_target(actor, name, target)
+    operations.set_objectives(actor, name, wanted.objectives)
     try:
         operations.route(actor, name, routing_policy.parse(wanted.routing))
     except BadPolicy as error:

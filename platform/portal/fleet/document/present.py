@@ -22,7 +22,7 @@ from workers.engines.driver import serves_embeddings
 from workers.fleet import pools, rollouts
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, ModelSecret, Pool
-from workers.scheduler import pool_requirements
+from workers.scheduler import pool_requirements, scaling_signals
 from workers.serving import rollout_policy
 
 #: A price in dollars is for this many tokens, or requests.
@@ -164,6 +164,7 @@ def _deployment(row: Deployment) -> schema.Deployment:
         rollout=rollout_policy.read(row.rollout),
         routing=str(routing_policy.read(row.routing).policy),
         target_tokens_per_replica=row.target_tokens_per_replica,
+        objectives=scaling_signals.read(row.objectives),
         scale_up_delay_seconds=row.scale_up_delay_seconds,
         scale_down_delay_seconds=row.scale_down_delay_seconds,
     )

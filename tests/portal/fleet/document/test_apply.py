@@ -128,6 +128,7 @@ deployments:
     engine: simulated
     pools: [first, second]
     requires: {gpu_types: [h100], labels: {net: ib}}
+    objectives: {ttft_seconds: 1.5}
 """
 
 
@@ -137,6 +138,7 @@ def test_what_pools_are_and_what_a_deployment_requires_of_them_is_set_and_export
     assert (pool.gpu_type, pool.labels, pool.slot_hour_pico) == ("H100", {"net": "ib"}, 25 * 10**11)
     row = Deployment.objects.get(name="chat")
     assert row.requires == {"gpu_types": ["H100"], "labels": {"net": "ib"}}
+    assert row.objectives == {"ttft_seconds": 1.5}
     assert _apply(HARDWARE).changes == []
     text = present.text(present.read())
     assert "slot_hour_usd: '2.50'" in text

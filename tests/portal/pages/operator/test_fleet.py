@@ -37,6 +37,7 @@ def questions(warmth: Warmth) -> dict[str, str]:
         "pool_set/spare/": "pool_set spare priority=2 region=local high_water=0.7 low_water=0.45 gpu_type= labels= "
         "slot_hour_usd=",
         f"require/{fixtures.MODEL}/": "require tiny-chat ",
+        f"objective/{fixtures.MODEL}/": "objective tiny-chat ",
         "drain/n2/": "drain n2",
         f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
         "cordon/n2/": "cordon n2",
