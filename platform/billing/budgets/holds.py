@@ -9,6 +9,10 @@ as ``=<pico charged> …``, until its usage row is stored and ``billing.budgets.
 
 so a counter can be checked or rebuilt while requests start and end. Amounts are sent as text and added only by INCRBY,
 whose integers have 64 bits; Lua's numbers are doubles and are not used.
+
+Beside the counters ``budget:server`` has the run id of the server on which they were counted. A replica that becomes
+the primary, and a server that restarts, may lack the last writes: there the counters are unknown until they are
+counted again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from uuid import UUID
 from tenants.ids import TenantId
 from tenants.isolation import keyspace
 
+#: In the place of a counter's name: the run id of the server on which a tenant's counters were counted.
+COUNTED_ON = "server"
 #: First character of a settled hold's value.
 SETTLED = "="
 

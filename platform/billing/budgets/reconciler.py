@@ -18,6 +18,11 @@ ended: under a hard budget a START is written before the request waits for anyth
 Holds that Redis lost are restored before their counter exists, and nothing is admitted until a counter exists. This
 host's log does not show the holds of other hosts' requests (their own reconcilers restore them within half a second),
 nor what a stream was granted just now; both are subtracted as soon as their rows are stored.
+
+A replica that became the primary, or a server that restarted, may have older counters, and lack the holds that belong
+to them. So gateways take nothing from counters that were counted on another server. Each host's reconciler restores its
+own holds there and reports it; the last one that does counts. One that was alive until then and does not report is not
+waited for longer than PEER_SECONDS.
 """
 
 from __future__ import annotations
@@ -61,6 +66,8 @@ LINGER_SECONDS = 25 * 3600
 #: A settled hold is released LINGER_SECONDS after its request was accepted. It has no row if the attempt of a deferred
 #: request was withdrawn; otherwise the row may still wait in the log of a host that is down.
 ORPHANED_SECONDS = 3600
+#: How long a host that reported until another server became the primary is waited for.
+PEER_SECONDS = 10.0
 #: Recounted in one transaction, during which no batch is stored.
 TENANTS_AT_ONCE = 200
 
@@ -120,17 +127,30 @@ class _Observed:
     def agrees(self) -> bool:
         """Return whether every counter is correct and no hold has to be removed."""
         open_stored = any(not self.account.holds[name].settled for name in self.stored)
-        return not (open_stored or self.orphaned or self.account.malformed) and all(
-            self.account.left[name] == pico - self.account.held(name, without=self.stored)
-            for name, pico in self.before_holds.items()
+        return (
+            self.account.current
+            and not (open_stored or self.orphaned or self.account.malformed)
+            and all(
+                self.account.left[name] == pico - self.account.held(name, without=self.stored)
+                for name, pico in self.before_holds.items()
+            )
         )
 
 
 class BudgetReconciler:
     """One per drain. ``open_starts`` returns the STARTs in this host's log whose END is not stored."""
 
-    def __init__(self, counters: BudgetCounters, open_starts: Callable[[], Iterable[Start]]) -> None:
+    def __init__(self, counters: BudgetCounters, open_starts: Callable[[], Iterable[Start]], *, host: str = "") -> None:
+        """``host`` names this log among those of other hosts."""
         self._counters = counters
+        self._host = host
+        self._server = ""
+        #: When this reconciler first saw that server, monotonic seconds.
+        self._server_since = 0.0
+        #: The hosts that reported until shortly before that.
+        self._awaited: frozenset[str] = frozenset()
+        #: What recounts record: the server, once every host has restored its holds there.
+        self._counted_on = ""
         self._open_starts = open_starts
         self._due = 0.0
         #: How long the last round took; None before the first.
@@ -184,11 +204,25 @@ class BudgetReconciler:
         tenants = self._tenants([pair for pair in windows if pair[0].hard])
         self._missing = set()
         self._unexplained = set()
+        server = self._follow_server()
         ids = list(tenants)
         for first in range(0, len(ids), TENANTS_AT_ONCE):
             self._reconcile({tenant_id: tenants[tenant_id] for tenant_id in ids[first : first + TENANTS_AT_ONCE]}, now)
+        self._counters.report(self._host, server, time.time())
         self._missed = frozenset(self._missing)
         self._first_seen = {name: at for name, at in self._first_seen.items() if name in self._unexplained}
+
+    def _follow_server(self) -> str:
+        """Return the server, and find out whether every host has restored its holds there."""
+        server, reports = self._counters.server(), self._counters.reports()
+        elsewhere = {host: at for host, (on, at) in reports.items() if on != server}
+        if server != self._server:
+            self._server, self._server_since = server, time.monotonic()
+            alive = max(elsewhere.values(), default=0.0) - PEER_SECONDS
+            self._awaited = frozenset(host for host, at in elsewhere.items() if at > alive and host != self._host)
+        patient = time.monotonic() < self._server_since + PEER_SECONDS
+        self._counted_on = "" if patient and self._awaited & elsewhere.keys() else server
+        return server
 
     def _tenants(self, windows: Sequence[tuple[ActiveBudget, Window]]) -> dict[TenantId, _Tenant]:
         tenants: dict[TenantId, _Tenant] = {}
@@ -224,9 +258,11 @@ class BudgetReconciler:
                 tenant, account = tenants[tenant_id], observed.account
                 missing = tenant.open.keys() - account.holds.keys()
                 # While a counter does not exist yet, one hold too many is better than one too few.
-                lost = missing if None in account.left.values() else missing & (self._missed | account.malformed)
+                all_missing = None in account.left.values() or not account.current
+                lost = missing if all_missing else missing & (self._missed | account.malformed)
                 recounts[tenant_id] = Recount(
                     before_holds=observed.before_holds,
+                    counted_on=self._counted_on,
                     expires={counter.name: counter.expires(now) for counter in tenant.counters},
                     removed=observed.stored | observed.orphaned | account.malformed,
                     added={name: value for name in lost if (value := tenant.value(tenant.open[name])) is not None},

@@ -1,14 +1,18 @@
 -- Sets a tenant's counters from what is stored and from its holds at this instant.
--- KEYS[1]: the tenant's holds. ARGV: the prefix of its counters' keys; the number of holds to remove, and their fields;
+-- KEYS[1]: the tenant's holds. ARGV: the prefix of its counters' keys; the server on which they are counted, or nothing to
+-- leave that as it is; the number of holds to remove, and their fields;
 -- the number of holds to add, and the field and value of each; for each counter its name, its value before holds are
 -- subtracted, and the seconds until it expires (0: never).
-local at = 3
+local at = 4
 local function each(size, work)
     local last = at + tonumber(ARGV[at - 1]) * size - 1
     for i = at, last, size do
         work(i)
     end
     at = last + 2
+end
+if ARGV[2] ~= '' then
+    redis.call('SET', ARGV[1] .. 'server', ARGV[2])
 end
 each(1, function(i) redis.call('HDEL', KEYS[1], ARGV[i]) end)
 each(2, function(i) redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end)

@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
+
+from redis import ResponseError
 
 from billing.budgets.holds import SETTLED, counter_prefix, holds_key
 from tenants import redis_address
@@ -20,6 +23,8 @@ LOWEST_PICO = -(2**62)
 #: Upper bound of a hold, for the same reason.
 HIGHEST_HOLD_PICO = 2**62
 
+#: A hash: for each host, the server on which its reconciler last restored its holds, and when.
+RECONCILERS = "hearth:budget-reconcilers"
 _FOLDER = Path(__file__).parent
 _READ = (_FOLDER / "read_counters.lua").read_text()
 _RECOUNT = (_FOLDER / "recount_counters.lua").read_text()
@@ -45,6 +50,8 @@ class Account:
     holds: Mapping[str, Hold]
     #: None: Redis has no such counter, or its value is no amount.
     left: Mapping[str, int | None]
+    #: Whether the counters were counted on the server that answered. Another one's last writes may be missing.
+    current: bool = True
     #: Fields of the holds whose values are no holds.
     malformed: frozenset[str] = frozenset()
 
@@ -58,6 +65,8 @@ class Recount:
     """New values of a tenant's counters. ``before_holds``: limit minus stored charges, by counter."""
 
     before_holds: Mapping[str, int]
+    #: The server on which they are counted; empty to leave what is known of that.
+    counted_on: str = ""
     #: Seconds to live by counter; a counter that is not listed never expires.
     expires: Mapping[str, int] = field(default_factory=dict)
     #: Holds to remove, by request id in hex.
@@ -82,16 +91,33 @@ class BudgetCounters:
         """Close the connections."""
         self._redis.close()
 
+    def server(self) -> str:
+        """Return the run id of the server, which changes with each start; empty if it may not be asked."""
+        try:
+            return str(self._redis.info("server").get("run_id", ""))
+        except ResponseError:
+            return ""
+
+    def report(self, host: str, server: str, now: float) -> None:
+        """Record that this host's reconciler has restored on this server what it lacked of its own holds."""
+        self._redis.hset(RECONCILERS, host, f"{server} {now:.3f}")
+
+    def reports(self) -> dict[str, tuple[str, float]]:
+        """Return the last report of each host: the server, and when."""
+        found = cast("dict[str, str]", self._redis.hgetall(RECONCILERS))
+        return {host: (server, float(at)) for host, text in found.items() for server, _, at in [text.rpartition(" ")]}
+
     def read(self, wanted: Mapping[TenantId, Sequence[str]]) -> dict[TenantId, Account]:
         """Return the account of each tenant with these counters."""
         if not wanted:
             return {}
+        server = self.server()
         with self._redis.pipeline(transaction=False) as pipe:
             for tenant_id, names in wanted.items():
                 pipe.eval(_READ, 1, holds_key(tenant_id), counter_prefix(tenant_id), *names)
             replies = pipe.execute()
         return {
-            tenant_id: _account(names, *reply)
+            tenant_id: _account(server, names, *reply)
             for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
         }
 
@@ -112,11 +138,14 @@ class BudgetCounters:
             pipe.execute()
 
 
-def _account(names: Sequence[str], pairs: Sequence[str], left: Sequence[str | None]) -> Account:
+def _account(
+    server: str, names: Sequence[str], pairs: Sequence[str], left: Sequence[str | None], counted_on: str | None
+) -> Account:
     found = {name: _hold(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
     return Account(
         holds={name: hold for name, hold in found.items() if hold is not None},
         left={name: _amount_left(value) for name, value in zip(names, left, strict=True)},
+        current=server in {"", counted_on},
         malformed=frozenset(name for name, hold in found.items() if hold is None),
     )
 
@@ -137,6 +166,7 @@ def _amount_left(value: str | None) -> int | None:
 def _arguments(each: Recount) -> list[str | bytes | int]:
     removed = [name.encode(errors=_UNDECODABLE) for name in each.removed]
     return [
+        each.counted_on,
         len(removed),
         *removed,
         len(each.added),

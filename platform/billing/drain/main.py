@@ -39,7 +39,7 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
     counters = BudgetCounters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
-    reconciler = BudgetReconciler(counters, drain.open_starts)
+    reconciler = BudgetReconciler(counters, drain.open_starts, host=settings.NODE_NAME)
 
     @cache
     def may_reconcile() -> bool:

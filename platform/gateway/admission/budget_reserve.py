@@ -153,6 +153,7 @@ class BudgetReserve:
             0 if known is not None else use.pico,
             MIN_ROOM_REQUESTS * max(1, use.pico // use.requests),
             PARTS * self._gateways(),
+            self._redis.server,
         )
         reply.add_done_callback(partial(self._on_reply, counter, use.keys, reserve_id))
 

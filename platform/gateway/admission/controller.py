@@ -32,6 +32,7 @@ from gateway.admission.lua_scripts import (
     RESERVE,
     SETTLE,
     TOO_LARGE,
+    UNKNOWN,
 )
 from gateway.admission.used_up_limits import UsedUpLimits
 from gateway.errors import GatewayError
@@ -218,12 +219,13 @@ class AdmissionController:
 
     def _hold_more(self, reservation: Reservation, hold_pico: int) -> ReplyFuture:
         keys, taken, request_id = reservation.plan.keys, reservation.taken, reservation.request.request_id
+        server = self._redis.server
         begins = int(taken.local and not taken.held_pico)
         if begins:
             self._renewer.end_now(keys, request_id)
         whole = taken.held_pico + hold_pico
         return self._redis.eval(
-            EXTEND, 1, keys.holds, keys.counters, request_id.hex, hold_pico, whole, begins, *taken.counters
+            EXTEND, 1, keys.holds, keys.counters, request_id.hex, hold_pico, whole, begins, server, *taken.counters
         )
 
     def _charge(self, reservation: Reservation, amount_pico: int) -> None:
@@ -257,6 +259,7 @@ class AdmissionController:
         held = request.hold_pico if reservation.stored is None else request.hit_pico
         priced = held > 0 or (cache_key is not None and request.hit_pico > 0)
         counters = plan.counters(request.request_id) if runs or priced else ()
+        server = self._redis.server
         reply = self._run_admit(reservation, cache_key, counters, held, requests=requests, runs=runs)
         try:
             outcome, which, kind, wait_ms, found, *owed = await (
@@ -272,7 +275,7 @@ class AdmissionController:
             if counters or (runs and plan.leased):
                 self._redis.fire_script(SETTLE, *_settle_arguments(plan, request.request_id, 0, "0"))
             raise
-        if outcome == EXCEEDED and not again and self._reserves.give_back(counters):
+        if not again and self._may_succeed_now(outcome, counters, server):
             await self._take(reservation, cache_key, requests=requests, again=True)
             return
         if outcome != ADMITTED:
@@ -293,6 +296,12 @@ class AdmissionController:
             reservation.stored = await _found(_within(self._redis.execute("GET", cache_key), reservation.deadline))
             if reservation.stored is None:  # it has just expired
                 await self._take(reservation, None, requests=0, again=True)
+
+    def _may_succeed_now(self, outcome: int, counters: tuple[str, ...], server: bytes) -> bool:
+        """Return whether a refusal of ADMIT had a cause that is gone. ``server``: what was sent as the server."""
+        if outcome == UNKNOWN:
+            return server != self._redis.server  # it was sent before the connection had said it
+        return outcome == EXCEEDED and self._reserves.give_back(counters)
 
     def _run_admit(
         self,
@@ -319,6 +328,7 @@ class AdmissionController:
             self._renewer.lease_ms if runs else 0,
             held,
             request.hit_pico,
+            self._redis.server,
             *plan.admit_arguments,
             *counters,
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from billing.budgets.holds import SETTLE_FUNCTION
+from billing.budgets.holds import COUNTED_ON, SETTLE_FUNCTION
 from gateway.redis_client.connection import Script
 
 #: Units per request or token in the buckets.
@@ -32,6 +32,7 @@ ADMITTED, LIMITED, TOO_LARGE, UNKNOWN, EXCEEDED = 1, 0, -1, -2, -3
 
 _CONSTANTS = f"""
 local UNITS, MOST_OWED, RIDE_ALONG_BYTES, FORGOTTEN_MS = {UNITS}, {MOST_OWED}, {RIDE_ALONG_BYTES}, {FORGOTTEN_MS}
+local SERVER = '{COUNTED_ON}'
 local ADMITTED, LIMITED, TOO_LARGE, UNKNOWN, EXCEEDED = {ADMITTED}, {LIMITED}, {TOO_LARGE}, {UNKNOWN}, {EXCEEDED}
 """
 
@@ -43,6 +44,6 @@ def _lua(name: str) -> str:
 ADMIT = Script.of(_CONSTANTS + _lua("clock") + _lua("buckets") + _lua("hold") + SETTLE_FUNCTION + _lua("admit"))
 EXTEND = Script.of(_CONSTANTS + _lua("hold") + _lua("extend"))
 CHARGE = Script.of(SETTLE_FUNCTION + _lua("charge"))
-RESERVE = Script.of(_lua("reserve"))
+RESERVE = Script.of(_CONSTANTS + _lua("reserve"))
 SETTLE = Script.of(_CONSTANTS + _lua("clock") + _lua("buckets") + SETTLE_FUNCTION + _lua("settle"))
 RENEW = Script.of(_lua("clock") + _lua("renew"))

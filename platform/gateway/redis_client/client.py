@@ -26,6 +26,7 @@ import msgspec
 
 from gateway import metrics
 from gateway.redis_client.connection import (
+    UNKNOWN_SERVER,
     Argument,
     RedisAddress,
     RedisConnection,
@@ -120,6 +121,11 @@ class RedisClient:
             failed()
 
     @property
+    def server(self) -> bytes:
+        """Return the run id of the server that is connected; empty if it does not say it, ``?`` if it has not yet."""
+        return UNKNOWN_SERVER if self._connection is None else self._connection.server
+
+    @property
     def breaker_open(self) -> bool:
         """True while commands fail at once because Redis has failed repeatedly."""
         return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._open_until
@@ -173,7 +179,8 @@ class RedisClient:
             return
         if self._connection is None:
             scripts = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
-            self._connection = RedisConnection((*self._address.login, *scripts), self._on_reply, self._failed)
+            opening = (*self._address.login, ("INFO", "server"), *scripts)
+            self._connection = RedisConnection(opening, self._on_reply, self._failed)
             self._connecting = asyncio.ensure_future(self._connect(self._connection))
         self._connection.write(self._unsent)
         self._unsent = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,11 @@ from gateway.redis_client.primary import Primary
 from tenants import redis_address
 
 Argument = str | bytes | int
+#: A server whose run id is not known yet.
+UNKNOWN_SERVER = b"?"
+#: Opening commands that may be rejected: scripts are sent again, and a user may lack the right to INFO.
+_OPTIONAL = frozenset({"SCRIPT", "INFO"})
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class RedisFailed(Exception):
@@ -109,7 +115,7 @@ class RedisConnection(asyncio.Protocol):
         on_reply: Callable[[Any], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """``first`` is sent before all else; if Redis rejects any of it but a script, the connection is lost."""
+        """``first`` is sent before all else; if Redis rejects any of it but _OPTIONAL, the connection is lost."""
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._reader = hiredis.Reader(protocolError=RedisUnavailable, replyError=RedisReplyError)
@@ -117,6 +123,8 @@ class RedisConnection(asyncio.Protocol):
         self._early = [pack(command) for command in first]
         self._transport: asyncio.Transport | None = None
         self._dropped = False
+        #: Its run id, which changes with each start; empty if it does not say it.
+        self.server = UNKNOWN_SERVER
 
     def write(self, packed: list[bytes]) -> None:
         """Send commands in one write."""
@@ -162,8 +170,11 @@ class RedisConnection(asyncio.Protocol):
 
     def _on_opening_reply(self, reply: Any) -> None:
         command = self._opening.popleft()
+        if command[0] == "INFO":
+            found = _RUN_ID.search(reply) if isinstance(reply, bytes) else None
+            self.server = found[1] if found else b""
         if (
-            isinstance(reply, RedisReplyError) and command[0] != "SCRIPT"
+            isinstance(reply, RedisReplyError) and command[0] not in _OPTIONAL
         ):  # after a wrong password, say, all commands fail
             self._lost(RedisUnavailable(f"Redis rejected the connection: {reply}"))
 

@@ -11,8 +11,8 @@ import pytest
 from django.utils import timezone
 from redis import Redis
 
-from billing.budgets import spending
-from billing.budgets.holds import SETTLE, counter_name, counter_prefix, hold_value, holds_key
+from billing.budgets import redis_counters, spending
+from billing.budgets.holds import COUNTED_ON, SETTLE, counter_name, counter_prefix, hold_value, holds_key
 from billing.budgets.reconciler import LINGER_SECONDS, ORPHANED_SECONDS, BudgetReconciler
 from billing.budgets.redis_counters import BudgetCounters
 from billing.drain.batch import rate_unrated
@@ -47,6 +47,10 @@ class Desk:
         self.redis = redis
         self.tenant_id = TenantId(customer.tenant.id)
         self.open: list[Start] = []
+        self.connect()
+
+    def connect(self) -> None:
+        """Begin with a reconciler that has seen no server yet."""
         self.reconciler = BudgetReconciler(
             BudgetCounters(os.environ["REDIS_URL"], timeout_seconds=5), lambda: self.open
         )
@@ -379,3 +383,65 @@ def test_a_stall_is_not_multiplied(desk: Desk, acme: Customer) -> None:
         time.sleep(0.01)
     desk.reconciler.run_if_due(caught_up=True)
     assert desk.left(made, timezone.now()) is not None
+
+
+def counted_on(desk: Desk) -> str | None:
+    found = desk.redis.get(counter_prefix(desk.tenant_id) + COUNTED_ON)
+    return None if found is None else str(found)
+
+
+def run_id(desk: Desk) -> str:
+    return str(desk.redis.info("server")["run_id"])
+
+
+def fail_over(desk: Desk) -> None:
+    """Leave a server that was counted elsewhere, and that has not got the last hold."""
+    desk.redis.set(counter_prefix(desk.tenant_id) + COUNTED_ON, "the former primary")
+    report(desk.redis, "", "the former primary", time.time())
+    desk.connect()
+
+
+def test_an_older_counter_is_counted_at_once_with_the_holds_that_it_lacks(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.round()
+    assert counted_on(desk) == run_id(desk)
+    desk.open.append(begun(acme, NOON, 1000))  # admitted by the former primary, and not replicated
+    fail_over(desk)
+    desk.round()
+    assert counted_on(desk) == run_id(desk)
+    assert desk.left(made) == LIMIT_PICO - 1000
+    assert desk.holds() == {desk.open[0].request_id.hex: hold_value(1000, [desk.name(made)])}
+
+
+def test_the_counters_stay_unknown_until_every_host_has_restored_its_holds(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.round()
+    report(desk.redis, "other", "the former primary", time.time())
+    report(desk.redis, "gone", "the former primary", time.time() - 3600)
+    fail_over(desk)
+    desk.round()
+    assert counted_on(desk) == "the former primary", "the other host has not reported yet"
+    theirs = begun(acme, NOON, 1000)
+    desk.redis.hset(holds_key(desk.tenant_id), theirs.request_id.hex, hold_value(1000, [desk.name(made)]))
+    report(desk.redis, "other", run_id(desk), time.time())
+    desk.round()
+    assert counted_on(desk) == run_id(desk)
+    assert desk.left(made) == LIMIT_PICO - 1000
+
+
+def test_a_host_that_died_with_the_primary_is_not_waited_for_long(
+    desk: Desk, acme: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget(acme.tenant, LIMIT_PICO)
+    desk.round()
+    report(desk.redis, "other", "the former primary", time.time())
+    fail_over(desk)
+    desk.round()
+    assert counted_on(desk) == "the former primary"
+    monkeypatch.setattr("billing.budgets.reconciler.PEER_SECONDS", 0.0)
+    desk.round()
+    assert counted_on(desk) == run_id(desk)
+
+
+def report(redis: Redis, host: str, server: str, now: float) -> None:
+    redis.hset(redis_counters.RECONCILERS, host, f"{server} {now:.3f}")

@@ -323,3 +323,23 @@ async def test_what_is_left_is_the_limit_less_charges_and_holds(
         await tried(gate, demand(who, tokens=0))  # answered after all that nobody waited for
         remaining = [limit - charged - sum(held.values()) for limit in limits]
         assert [await left(redis, who, number) for number in range(len(limits))] == remaining
+
+
+async def test_a_counter_of_another_server_admits_nothing_until_it_is_counted_again(redis: Redis, door: Doors) -> None:
+    """As after a failover: the replica that became the primary may lack what was admitted last."""
+    gate, who = door(), await opened(redis, budget(100))
+    counted_on = holds.counter_prefix(who.tenant_id) + holds.COUNTED_ON
+    ticket = await gate.admit(demand(who, hold_pico=10))
+    await redis.set(counted_on, "another")
+    refused = await tried(gate, demand(who, hold_pico=10))
+    assert isinstance(refused, Unavailable)
+    assert refused.code == "budget_unknown"
+    with pytest.raises(Unavailable):
+        await ticket.extend(hold_pico=10)
+    assert await left(redis, who) == 90
+
+    await redis.set(counted_on, str((await redis.info("server"))["run_id"]))
+    assert isinstance(await tried(gate, demand(who, hold_pico=10)), Reservation)
+    # The first request of a connection is sent before the server has said its name.
+    assert isinstance(await tried(door(), demand(who, hold_pico=10)), Reservation)
+    assert await left(redis, who) == 70

@@ -3,15 +3,15 @@
 -- KEYS: limits; holds; the stored response, if it is looked up.
 -- ARGV: prefixes of the keys of leases and of counters; the request's id; requests (0 or 1) and tokens that it takes; 1
 -- to take tokens and leases even if they do not fit; lifetime of its leases in milliseconds, 0 for none; pico-dollars to
--- hold, and to hold instead if a stored response is found, 0 for none; the number of limits; for each limit its field,
--- requests, tokens and concurrency, '-' if unlimited; the names of counters.
+-- hold, and to hold instead if a stored response is found, 0 for none; the server that the gateway is connected to; the
+-- number of limits; for each limit its field, requests, tokens and concurrency, '-' if unlimited; the names of counters.
 -- Returns the outcome; the number of the limit or budget that refuses; what of a limit refuses (1 requests, 2 tokens,
 -- 3 concurrency); milliseconds until it would admit; the stored response, or its size if that exceeds
 -- RIDE_ALONG_BYTES; for each limit the requests and tokens owed, including this request.
 local leases, counters, request = ARGV[1], ARGV[2], ARGV[3]
 local cost, tokens, forced, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
-local held, count = ARGV[8], tonumber(ARGV[10])
-local budgets = 11 + 4 * count
+local held, server, count = ARGV[8], ARGV[10], tonumber(ARGV[11])
+local budgets = 12 + 4 * count
 local stored = false
 if KEYS[3] then
     local bytes = redis.call('STRLEN', KEYS[3])
@@ -25,7 +25,7 @@ if KEYS[3] then
 end
 local fields, packed = {}, {}
 for i = 1, count do
-    fields[i] = ARGV[7 + 4 * i]
+    fields[i] = ARGV[8 + 4 * i]
 end
 if count > 0 then
     packed = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -38,8 +38,8 @@ local function refuse(by, which, ms)
     end
 end
 for i = 1, count do
-    local request_limit, token_limit = tonumber(ARGV[8 + 4 * i]), tonumber(ARGV[9 + 4 * i])
-    local concurrency = tonumber(ARGV[10 + 4 * i])
+    local request_limit, token_limit = tonumber(ARGV[9 + 4 * i]), tonumber(ARGV[10 + 4 * i])
+    local concurrency = tonumber(ARGV[11 + 4 * i])
     local requests, requests_at, spent, spent_at, token_limit_then = read(packed[i])
     clock_set_back = clock_set_back or requests_at > now or spent_at > now
     requests_owed[i], tokens_owed[i], token_limits[i] = 0, 0, token_limit or 0
@@ -78,7 +78,7 @@ if kind > 0 then
     outcome, which = LIMITED, line
 elseif budgets <= #ARGV and string.sub(redis.call('HGET', KEYS[2], request) or '', 1, 1) ~= '=' then
     settle(KEYS[2], counters, request, '0') -- the hold of an earlier attempt of this request that was never settled
-    local refused, by = hold(counters, held, budgets)
+    local refused, by = hold(counters, held, budgets, server)
     if refused then
         outcome, which = refused, by
     else
@@ -91,7 +91,7 @@ for i = 1, count do
     if outcome == ADMITTED then
         requests_owed[i] = requests_owed[i] + cost * UNITS
         tokens_owed[i] = math.min(tokens_owed[i] + tokens * UNITS, MOST_OWED)
-        if lease > 0 and ARGV[10 + 4 * i] ~= '-' then
+        if lease > 0 and ARGV[11 + 4 * i] ~= '-' then
             redis.call('ZADD', leases .. fields[i], now + lease, request)
             redis.call('PEXPIRE', leases .. fields[i], lease)
         end

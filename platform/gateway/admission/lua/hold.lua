@@ -1,6 +1,11 @@
 -- Subtract an amount from each counter named in ARGV from `first` on, or from none. Return nothing on success, else the
--- outcome and the number of the budget that refuses.
-local function hold(prefix, amount, first)
+-- outcome and the number of the budget that refuses. UNKNOWN: also if the counters were counted on another `server`,
+-- whose last writes this one may lack.
+local function hold(prefix, amount, first, server)
+    local counted_on = redis.call('GET', prefix .. SERVER)
+    if counted_on and server ~= '' and counted_on ~= server then
+        return UNKNOWN, 1
+    end
     local outcome
     local last = first
     while last <= #ARGV do
