@@ -227,7 +227,7 @@ def boots(world: World) -> list[Boot]:
     """Return the running engines' completion tokens, counted and stored. The clock must be the machine's."""
     found = []
     with world.database() as connection:
-        for engine in world.api.engines():
+        for engine in world.engines():
             began = engine.counter("process_start_time_seconds")
             stored = connection.execute(
                 """

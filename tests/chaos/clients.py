@@ -41,6 +41,8 @@ class Outcome:
     tenant: int
     began: float
     ended: float = 0.0
+    #: The first address that it was sent to; a repetition is sent to the next one.
+    base: int
     #: 0: the connection broke before the head.
     status: int = 0
     error: str = ""
@@ -139,6 +141,7 @@ class Clients:
             client_id=f"chaos-{number}-{kind}",
             kind=kind,
             tenant=number % len(self._world.keys),
+            base=self._random.randrange(len(self._world.api_bases())),
             began=time.monotonic(),
         )
         self.outcomes.append(outcome)
@@ -154,6 +157,11 @@ class Clients:
         finally:
             outcome.ended = time.monotonic()
         return outcome
+
+    def _base_of(self, outcome: Outcome, polls: int = 0) -> str:
+        """Return the address of the next attempt: each failed one is repeated at another address."""
+        bases = self._world.api_bases()
+        return bases[(outcome.base + len(outcome.earlier) + polls) % len(bases)]
 
     def _body(self, kind: Kind) -> dict[str, Any]:
         slow = kind == "cancelled" or self._random.random() < 0.3
@@ -174,7 +182,7 @@ class Clients:
         outcome.status, outcome.error, outcome.whole = 0, "", False
         try:
             async with session.post(
-                f"{self._world.api.api_base}/chat/completions", json=body, headers=headers
+                f"{self._base_of(outcome)}/chat/completions", json=body, headers=headers
             ) as response:
                 outcome.status = response.status
                 outcome.cache = response.headers.get("x-cache", "")
@@ -204,7 +212,7 @@ class Clients:
         """Send it as a deferred request, and poll it beside the other requests."""
         try:
             async with session.post(
-                f"{self._world.api.api_base}/chat/completions", json=body, headers=headers | {"prefer": "respond-async"}
+                f"{self._base_of(outcome)}/chat/completions", json=body, headers=headers | {"prefer": "respond-async"}
             ) as response:
                 outcome.status, text = response.status, await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -222,15 +230,16 @@ class Clients:
         self, session: aiohttp.ClientSession, outcome: Outcome, request_id: str, headers: dict[str, str]
     ) -> None:
         deadline = time.monotonic() + DEFERRED_SECONDS
-        failed = 0
+        failed = polls = 0
         while time.monotonic() < deadline:
             await asyncio.sleep(1)
             try:
                 async with session.get(
-                    f"{self._world.api.api_base}/requests/{request_id}", headers=headers
+                    f"{self._base_of(outcome, polls)}/requests/{request_id}", headers=headers
                 ) as response:
                     status, text = response.status, await response.text()
             except (aiohttp.ClientError, TimeoutError):
+                polls += 1
                 continue
             # A poll that fails looks like a response that is a failure, but does not stay.
             failed = failed + 1 if status >= 400 else 0

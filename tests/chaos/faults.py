@@ -116,7 +116,7 @@ def _engine_fault(**values: float) -> Strike:
     """Switch faults of one simulated engine on for some seconds."""
 
     def strike(world: World, random: Random) -> None:
-        engine = random.choice(world.api.engines())
+        engine = random.choice(world.engines())
         _set_engine_faults(engine, {name.replace("_", "-"): value for name, value in values.items()})
         time.sleep(random.uniform(2, 6))
         _set_engine_faults(engine, {name.replace("_", "-"): None for name in values})
@@ -126,7 +126,7 @@ def _engine_fault(**values: float) -> Strike:
 
 def _set_engine_faults(engine: Engine, values: dict[str, float | None]) -> None:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{engine.port}/_sim/faults",
+        f"http://{engine.host}:{engine.port}/_sim/faults",
         data=json.dumps(values).encode(),
         headers={"content-type": "application/json", "authorization": f"Bearer {engine.key}"},
     )

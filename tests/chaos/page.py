@@ -14,8 +14,9 @@ from hearth.paths import ROOT
 from tests.chaos.run import Report
 
 REPORTS = ROOT / "benchmarks" / "results" / "chaos.jsonl"
+#: Of two heads: their seeds and their table are apart.
+HEADS_REPORTS = REPORTS.with_name("chaos-heads.jsonl")
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 
 
 def reports(file: Path) -> list[dict[str, Any]]:
@@ -30,9 +31,10 @@ def append(file: Path, report: Report, **conditions: object) -> None:
 
 
 def write(file: Path) -> None:
-    """Write the table of all reports of the file into the page."""
+    """Write the table of all reports of the file into the page, between the marks with the file's name."""
     before = PAGE.read_text()
-    start, end = before.index(BEGIN) + len(BEGIN), before.index(END)
+    begin = f"<!-- {file.stem}: begin -->"
+    start, end = before.index(begin) + len(begin), before.index(f"<!-- {file.stem}: end -->")
     PAGE.write_text(f"{before[:start]}\n\n{table(reports(file))}\n\n{before[end:]}")
 
 

@@ -33,6 +33,8 @@ class Struck:
     ready_seconds: float
     #: What the failed ones were told: status and code, and how often.
     told: dict[str, int]
+    #: How many failed by the number of the address that they were sent to first.
+    by_address: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -115,6 +117,7 @@ def _cost(strike: _Strike, until_next: float, outcomes: list[Outcome]) -> Struck
         outage_seconds=round(outage_seconds(known, strike.began), 1),
         ready_seconds=round(strike.well - strike.healed, 1),
         told=dict(Counter(each.told for each in failed)),
+        by_address=dict(Counter(each.base for each in failed)),
     )
 
 

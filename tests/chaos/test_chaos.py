@@ -49,7 +49,7 @@ def test_an_outage_ends_with_the_first_of_eight_answers_in_a_row() -> None:
     def outcome(began: float, status: int) -> Outcome:
         answered = status == 200
         return Outcome(
-            client_id="", kind="whole", tenant=0, began=began, ended=began + 0.1, status=status, whole=answered
+            client_id="", kind="whole", tenant=0, base=0, began=began, ended=began + 0.1, status=status, whole=answered
         )
 
     failed = [outcome(1.0, 503), outcome(1.5, 200), outcome(2.0, 503)]

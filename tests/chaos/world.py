@@ -24,7 +24,7 @@ from hearth import process_records, secrets
 from hearth.instance.instance import Instance as Unstarted
 from tests.hearth.instances import NOT_OURS, unstarted
 from tests.hearth.instances import Instance as Started
-from tests.journey.instance import Instance
+from tests.journey.instance import Engine, Instance
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, is_running
 
@@ -71,6 +71,14 @@ class World:
         """Return the instance as a client and an operator see it."""
         assert self._api is not None
         return self._api
+
+    def api_bases(self) -> tuple[str, ...]:
+        """Return the addresses that clients may ask."""
+        return (self.api.api_base,)
+
+    def engines(self) -> list[Engine]:
+        """Return the engines that have a registry file."""
+        return self.api.engines()
 
     def hearth(self, *arguments: str, seconds: float = 240) -> None:
         """Run a `hearth` command. Raises AssertionError with its output when it fails."""

@@ -45,10 +45,11 @@ class Engine:
     pid: int
     port: int
     key: str = field(repr=False)
+    host: str = "127.0.0.1"
 
     def get(self, path: str) -> str:
         """Return what the engine serves at a path."""
-        url, headers = f"http://127.0.0.1:{self.port}{path}", {"authorization": f"Bearer {self.key}"}
+        url, headers = f"http://{self.host}:{self.port}{path}", {"authorization": f"Bearer {self.key}"}
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -139,7 +140,8 @@ class Instance:
             if entry["kind"] == "engine":
                 replica_id = str(entry["replica_id"])
                 key = engine_keys.derive_with(engine_key, UUID(replica_id))
-                found.append(Engine(replica_id, int(entry["pid"]), int(entry["port"]), key))
+                host = self.environment.get("HEARTH_NODE_ADDRESS", "127.0.0.1")
+                found.append(Engine(replica_id, int(entry["pid"]), int(entry["port"]), key, host))
         return found
 
     def call(

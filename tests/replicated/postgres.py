@@ -87,6 +87,9 @@ class PostgresPair:
         self.primary = 1 - self.primary
         with self.superuser(self.primary) as connection:
             connection.execute("SELECT pg_promote(true, 60)")
+            # It has a copy of the former primary's setting, and no standby that it could wait for.
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+            connection.execute("SELECT pg_reload_conf()")
 
     def rebuild_standby(self) -> None:
         """Copy the primary to the other place, and start it as its standby."""

@@ -31,7 +31,9 @@ _SERVER = """
     SELECT current_setting('max_connections')::int,
            current_setting('superuser_reserved_connections')::int
            + coalesce(current_setting('reserved_connections', true)::int, 0),
-           (SELECT count(*) FROM workers_node WHERE name <> %s)
+           (SELECT count(*) FROM workers_node WHERE name <> %(node)s),
+           (SELECT count(DISTINCT split_part(process, '@', 2)) FROM workers_gatewayload
+            WHERE reported_at > now() - interval '1 minute' AND split_part(process, '@', 2) <> %(node)s)
 """
 
 
@@ -43,23 +45,25 @@ class Server:
     reserved: int
     #: Nodes of the cluster other than this machine.
     further_nodes: int
+    #: Those of them that run every role.
+    further_heads: int
 
 
-def needed(instance: Instance, further_nodes: int) -> int:
-    """Return the most connections that the processes of this instance open at once."""
+def needed(instance: Instance, further_nodes: int, further_heads: int = 0) -> int:
+    """Return the most connections that the cluster's processes open at once. All heads are taken to be like this."""
     gateways = 1 + len(list(health_ports.further_gateways(instance)))
-    roles = sum(OF_ROLE.values()) + (gateways - 1) * OF_ROLE["gateway"]
-    return roles + further_nodes * OF_NODE + OF_COMMANDS
+    of_head = sum(OF_ROLE.values()) + (gateways - 1) * OF_ROLE["gateway"]
+    return (1 + further_heads) * of_head + (further_nodes - further_heads) * OF_NODE + OF_COMMANDS
 
 
 def accepted(url: str, node: str) -> Server | None:
     """Return what the server of this address accepts; None if it cannot be asked."""
     try:
         with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, autocommit=True) as connection:
-            row = connection.execute(_SERVER, [node]).fetchone()
+            row = connection.execute(_SERVER, {"node": node}).fetchone()
     except psycopg.Error:
         return None
     if row is None:
         return None
-    most, reserved, nodes = row
-    return Server(connections=most - reserved, reserved=reserved, further_nodes=nodes)
+    most, reserved, nodes, heads = row
+    return Server(connections=most - reserved, reserved=reserved, further_nodes=nodes, further_heads=min(heads, nodes))

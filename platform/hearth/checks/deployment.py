@@ -6,6 +6,7 @@ Changes nothing; needs no running instance: a server that does not respond is no
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -92,13 +93,13 @@ def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]
     server = database_connections.accepted(settings.database_url, instance.node) if settings.database_url else None
     if server is None:
         return
-    needed = database_connections.needed(instance, server.further_nodes)
+    needed = database_connections.needed(instance, server.further_nodes, server.further_heads)
     if server.connections < needed:
         yield Finding(
             f"PostgreSQL accepts {server.connections} connections, and Hearth's processes may open {needed}: under "
             "load some would find none.",
             f"Set max_connections of the server to {needed + server.reserved} or more; each further node adds "
-            f"{database_connections.OF_NODE}.",
+            f"{database_connections.OF_NODE}, each further head as many as this machine.",
         )
 
 
@@ -121,8 +122,11 @@ def _redis_servers(instance: Instance, settings: Environment) -> dict[str, bool]
 
 
 def _node_rights(instance: Instance, settings: Environment) -> Iterator[Finding]:
-    """Yield a finding for each server to which a further machine logs in with more than the rights of a node."""
-    if not instance.node_path.exists():
+    """Yield a finding for each server to which a further machine logs in with more than the rights of a node.
+
+    A head, which has a gateway, needs them all.
+    """
+    if not instance.node_path.exists() or "gateway" in json.loads(instance.node_path.read_text()).get("roles", ()):
         return
     user = _database_user(settings.database_url)
     if user != f"hearth_node_{instance.node}":

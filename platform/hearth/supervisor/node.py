@@ -1,6 +1,7 @@
 """`hearth node`: an additional machine, which runs an agent with its engines, and the drain of their usage.
 
-The database, Redis, gateway and portal run on the first machine. A killed node leaves its roles and engines running,
+With ``--head`` it runs every role, and serves what the first machine serves. Without, gateways and portals run on other
+machines. The database and Redis do in either case. A killed node leaves its roles and engines running,
 and the next start adopts them. A node that stops in order lets its engines finish, and other nodes take over their
 replicas.
 """
@@ -16,7 +17,7 @@ from hearth.checks import preflight
 from hearth.checks.preflight import PreflightError
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
-from hearth.instance.roles import BY_NAME, Role
+from hearth.instance.roles import BY_NAME, ROLES, Role, processes
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import database
 from hearth.provisioning.secrets_transfer import CLUSTER_SECRETS, NODE_SECRETS
@@ -39,8 +40,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """``with_drain`` False: another process drains the node's WAL."""
+    """``head``: run every role. ``with_drain`` False: another process drains the node's WAL."""
 
+    head: bool = False
     with_drain: bool = True
     engine: database.Engine = "vllm"
     new_node: PoolOptions = field(default_factory=PoolOptions)
@@ -54,7 +56,7 @@ class NodeHost:
         self._options = options
         self._progress = progress
         self._processes = ProcessGroup(instance, progress)
-        self._roles: tuple[Role, ...] = (*([BY_NAME["drain"]] if options.with_drain else []), BY_NAME["agent"])
+        self._roles = _roles(options)
         self._joined = False
 
     def run(self) -> None:
@@ -76,19 +78,23 @@ class NodeHost:
 
     def _start(self) -> None:
         self._instance.node_path.unlink(missing_ok=True)
-        self._processes.clear(self._roles)
+        kept = self._processes.clear(self._roles)
+        if self._options.head:
+            preflight.check_ports(self._instance, used_by=kept)
         self._processes.write_record()
         database.connect(self._instance)
-        check_membership(NODE_SECRETS)
+        check_membership(CLUSTER_SECRETS if self._options.head else NODE_SECRETS)
         # a node without vLLM would fail every replica that is placed on it
         choose(self._options.engine, self._instance, self._progress, stopping=self._processes.stop.requested)
         pool = self._join()
         self._joined = True
         database.disconnect()
         self._processes.start(self._roles)
-        member = Member(pool, [role.name for role in self._roles])
+        member = Member(pool, [name for role in self._roles for name, _ in processes(role, self._instance)])
         self._instance.node_path.write_text(json.dumps(asdict(member)))
         self._progress.log(f"Ready: node {self._instance.node} of pool {pool}")
+        if self._options.head:
+            self._progress.log(f"Serves {self._instance.api_base} and {self._instance.portal_url}")
 
     def _join(self) -> str:
         from hearth.provisioning import cluster
@@ -112,6 +118,13 @@ class NodeHost:
             database.disconnect()
             self._progress.log("Stopped")
         self._processes.remove_record()
+
+
+def _roles(options: NodeOptions) -> tuple[Role, ...]:
+    """Return the roles of a node, in the order of their start."""
+    if options.head:
+        return ROLES
+    return (*([BY_NAME["drain"]] if options.with_drain else []), BY_NAME["agent"])
 
 
 def read(path: Path) -> Member | None:

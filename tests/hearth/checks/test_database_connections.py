@@ -35,7 +35,7 @@ def test_the_embedded_server_has_room_for_every_role(url: str) -> None:
     server = database_connections.accepted(url, "other")
     with psycopg.connect(url) as database:
         assert database.execute("SHOW max_connections").fetchone() == ("200",)
-    assert server == database_connections.Server(connections=197, reserved=3, further_nodes=0)
+    assert server == database_connections.Server(connections=197, reserved=3, further_nodes=0, further_heads=0)
     assert problems() == []
 
 

@@ -50,6 +50,12 @@ def role(name: str, alive: bool) -> None:
 
 
 @click.command(short_help="Run the engines of a further machine.")
+@click.option(
+    "--head",
+    is_flag=True,
+    help="Run every role here too: gateway, portal, control, inference and beat. Needs all secrets (`hearth secrets "
+    "export --all -`), and DATABASE_URL and REDIS_URL with the first machine's rights.",
+)
 @click.option("--agent-only", is_flag=True, help="Run no drain: another process drains the usage of HEARTH_DATA_DIR.")
 @click.option(
     "--engine",
@@ -58,8 +64,10 @@ def role(name: str, alive: bool) -> None:
     help="Engine that the cluster runs; vllm is installed if it is missing. [vllm]",
 )
 @with_options(POOL_OPTIONS)
-def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
+def node(head: bool, agent_only: bool, engine: database.Engine, **given: Any) -> None:
     """Run a node: an agent, the engines that the cluster places here, and the drain of their usage.
+
+    With --head run every role: this machine then serves as the first one does, and goes on without it.
 
     Stays in the foreground. Ctrl-C or SIGTERM lets the engines finish, moves their replicas to other nodes and stops.
     When it is killed, its engines go on, and the next start adopts them.
@@ -70,7 +78,9 @@ def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
     """
     os.umask(roles.UMASK)
     instance = from_environment()
-    options = NodeOptions(with_drain=not agent_only, engine=engine, new_node=pool_options(given))
+    if head and agent_only:
+        raise PreflightError("--head and --agent-only exclude each other: a head drains what its gateway writes.", "")
+    options = NodeOptions(head=head, with_drain=not agent_only, engine=engine, new_node=pool_options(given))
     try:
         NodeHost(instance, options, Progress()).run()
     except lock.AlreadyRunning as error:
