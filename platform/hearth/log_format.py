@@ -22,8 +22,8 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 _DATABASE = (django.db.OperationalError, django.db.InterfaceError)
 _BROKER = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, kombu.exceptions.OperationalError)
-#: Classes of SQLSTATE (PostgreSQL, appendix A) of a server that went away or is not there yet.
-_AWAY = ("08", "57")
+#: Beginnings of SQLSTATE (PostgreSQL, appendix A) of a server that went away, is not there yet, or is read-only.
+_AWAY = ("08", "57", "25006")
 
 
 class LineFormatter(logging.Formatter):
