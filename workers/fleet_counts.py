@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Count, F, FilteredRelation, Q, Sum
+from django.db.models.functions import Now
 
-from workers.models import Deployment, Placeholder, Replica, Slot, StartTime
+from workers.models import Deployment, NodeCertificate, Placeholder, Replica, Slot, StartTime
 from workers.serving.start_times import PARTS
 
 #: Upper bounds of the histogram of starts, in seconds.
@@ -47,11 +48,13 @@ class FleetCounts:
     starts: tuple[StartHistogram, ...]
     #: Parts of starts, by the name of the part; see ``workers.serving.start_times``.
     start_parts: Mapping[str, tuple[StartHistogram, ...]]
+    #: Seconds until the certificate of each node that has one and whose agent lives expires, by (node,).
+    certificates: Mapping[tuple[str, ...], float]
     start_bounds: tuple[float, ...] = START_BOUNDS
 
 
 def read() -> FleetCounts:
-    """Count everything, in nine short queries. Raises django.db.Error."""
+    """Count everything, in ten short queries. Raises django.db.Error."""
     desired: dict[tuple[str, ...], int] = {
         (name,): wanted
         for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
@@ -63,7 +66,14 @@ def read() -> FleetCounts:
         placeholders=_placeholders(),
         starts=_starts("seconds"),
         start_parts={part: _starts(f"{part}_seconds") for part in PARTS},
+        certificates=_certificates(),
     )
+
+
+def _certificates() -> dict[tuple[str, ...], float]:
+    rows = NodeCertificate.objects.filter(node__lease_expires_at__gt=Now(), node__removed_at=None)
+    lives = rows.exclude(expires_at=None).annotate(life=F("expires_at") - Now())
+    return {(name,): life.total_seconds() for name, life in lives.values_list("node__name", "life")}
 
 
 def _replicas(deployments: list[str]) -> dict[tuple[str, ...], int]:

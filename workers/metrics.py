@@ -156,6 +156,12 @@ class FleetCollector(Collector):
         yield _gauge("hearth_desired_replicas", "Replicas wanted.", ("deployment",), counts.desired)
         yield _gauge("hearth_slots", "Slots by holder.", ("pool", "state"), counts.slots)
         yield _gauge("hearth_placeholders", "Placeholders.", ("pool", "level", "state"), counts.placeholders)
+        yield _gauge(
+            "hearth_node_certificate_life_seconds",
+            "Time until the certificate of a live node expires.",
+            ("node",),
+            counts.certificates,
+        )
         starts = HistogramMetricFamily(
             "hearth_promotion_seconds",
             "From the decision to start a replica to its first token, by the level it started from: cold, h0 or h2.",
@@ -186,7 +192,7 @@ def _add_starts(
     )
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> GaugeMetricFamily:
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)

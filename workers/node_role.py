@@ -26,6 +26,7 @@ READ = (
     "catalogue_modelrevision",
     "workers_pool",
     "workers_node",
+    "workers_nodecertificate",
     "workers_slot",
     "workers_slotlease",
     "workers_placeholder",
@@ -59,6 +60,8 @@ INSERT = (
     "billing_usagerecord",
     "billing_waloffset",
 )
+#: Tables of which it may set only some columns in a new row.
+INSERT_COLUMNS: Mapping[str, str] = {"workers_nodecertificate": "node_id, request"}
 DELETE = ("billing_waloffset",)
 _PROCESS = "pid, pid_start_ticks, boot_id"
 #: The columns of each table that a node may change.
@@ -67,14 +70,15 @@ UPDATE: Mapping[str, str] = {
         "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch, engines, "
         "engines_epoch, metrics"
     ),
+    "workers_nodecertificate": "request",
     "workers_slot": "index, memory_bytes, health, fault, reading, read_at",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
     # cached_blocks is for agents of the version before, which go on while an upgrade runs.
     "workers_replica": (
-        f"desired_state, leaving, state, state_since, generation, host, port, {_PROCESS}, attempts, next_attempt_at, "
-        "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "
-        "waiting_requests, kv_usage, ttft_seconds, tpot_seconds, prefix_hit_share, "
+        f"desired_state, leaving, state, state_since, generation, tls_generation, host, port, {_PROCESS}, attempts, "
+        "next_attempt_at, last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, "
+        "running_requests, waiting_requests, kv_usage, ttft_seconds, tpot_seconds, prefix_hit_share, "
         "cache_tokens, host_cache_tokens, max_requests, context_tokens, cached_blocks, "
         "observed_at, engine_key"
     ),
@@ -82,7 +86,7 @@ UPDATE: Mapping[str, str] = {
     "billing_waloffset": 'node, segment, "offset", updated_at',
 }
 
-_OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_user)"
+_OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_user AND removed_at IS NULL)"
 _OWN_REPLICAS = f"(SELECT id FROM workers_replica WHERE node_id = {_OWN_NODE})"
 #: Whose files the node fetches.
 _FETCHED_MODELS = (
@@ -119,11 +123,12 @@ class Policy:
 
 def policies() -> Iterator[Policy]:
     """Yield the policies of the node's role. All of these tables have row-level security."""
-    own_name = f"'{PREFIX}' || name = current_user"
+    own_name = f"'{PREFIX}' || name = current_user AND removed_at IS NULL"
     own = f"node_id = {_OWN_NODE}"
     for command in ("INSERT", "UPDATE"):
         yield Policy("workers_node", command, own_name)
         yield Policy("workers_slot", command, own)
+        yield Policy("workers_nodecertificate", command, own)
     yield Policy("workers_placeholder", "UPDATE", own)
     yield Policy("workers_replica", "UPDATE", own)
     yield Policy("workers_weights", "UPDATE", own)
@@ -199,6 +204,8 @@ def _grants() -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA public TO {ROLE}"
     yield f"GRANT SELECT ON {', '.join(READ)} TO {ROLE}"
     yield f"GRANT INSERT ON {', '.join(INSERT)} TO {ROLE}"
+    for table, columns in INSERT_COLUMNS.items():
+        yield f"GRANT INSERT ({columns}) ON {table} TO {ROLE}"
     yield f"GRANT DELETE ON {', '.join(DELETE)} TO {ROLE}"
     for table, columns in UPDATE.items():
         yield f"GRANT UPDATE ({columns}) ON {table} TO {ROLE}"

@@ -14,7 +14,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from workers import metrics
-from workers.scheduler import reconciler
+from workers.scheduler import node_certificates, reconciler
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ def reconcile_fleet() -> None:
     began = time.monotonic()
     outcome = reconciler.tick()
     metrics.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
+    node_certificates.sign_due()
     for node in outcome.nodes if outcome else ():
         current_app.send_task(POKE, queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
 

@@ -7,6 +7,7 @@ per class below, written by ``python -m hearth.configuration_page``.
 from __future__ import annotations
 
 import difflib
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tenants.networks import Network, parse
 from workers.engines.environment import DEFAULT_FOLDER, DEFAULT_TORCH_INDEX
 
 PREFIX = "HEARTH_"
+#: In the data directory: the settings that a machine got when it joined as a node.
+JOINED_FILE = "node.env"
 #: Variables of Compose files and systemd units, of engines that an agent started, and of tests.
 OTHERS = (
     "HEARTH_APP_PASSWORD",
@@ -166,8 +169,14 @@ class InstanceSettings(_Settings):
     node_address: str = Field(
         default="127.0.0.1",
         description="IPv4 or IPv6 address of this node, or a name for the former: its engines listen there, and the "
-        "gateways connect to them there. Loopback, because an engine has no TLS; a second node sets its address in the "
-        "private network.",
+        "gateways connect to them there. Loopback, so that nothing else reaches them; a second node sets its "
+        "address in the private network, where engines speak TLS.",
+    )
+    engine_tls: Literal["remote", "always"] = Field(
+        default="remote",
+        description="Which engines of this node speak TLS and require a gateway's certificate: `remote` where "
+        "HEARTH_NODE_ADDRESS is not loopback, `always` on loopback too, where another user's program could take the "
+        "port of an engine that has ended, and get its prompts.",
     )
     engine_ports: Annotated[Any, NoDecode, BeforeValidator(_port_range)] = Field(
         default=None,
@@ -246,6 +255,16 @@ class ServerSettings(_Settings):
         validation_alias="DATABASE_OWNER_URL",
         description="PostgreSQL as role hearth_owner, used only to migrate and to create partitions; in the same form. "
         "Empty: DATABASE_URL.",
+    )
+    node_database_url: str = Field(
+        default="",
+        description="PostgreSQL as further nodes reach it, such as `postgresql://10.0.0.1/hearth`, for "
+        "`hearth node join`. Empty: the host of DATABASE_OWNER_URL.",
+    )
+    node_redis_url: RedisUrl = Field(
+        default="",
+        description="Redis as further nodes reach it and log in, such as `redis://hearth-node:…@10.0.0.1:6379/0`, for "
+        "`hearth node join`. Empty: a machine that joins needs a REDIS_URL of its own.",
     )
     redis_url: RedisUrl = Field(
         default="",
@@ -371,9 +390,13 @@ GROUPS: tuple[type[_Settings], ...] = (
 
 
 def read() -> Environment:
-    """Read and check the environment. Raises BadSetting for the first variable that cannot be read."""
+    """Read and check the environment. Raises BadSetting for the first variable that cannot be read.
+
+    On a machine that joined as a node, what the environment lacks is read from the file that `hearth node join` wrote.
+    """
     try:
-        return Environment()
+        joined = InstanceSettings().data_dir / JOINED_FILE
+        return Environment(_env_file=joined if os.access(joined, os.R_OK) else None)  # type: ignore[call-arg]
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])

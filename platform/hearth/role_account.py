@@ -70,7 +70,8 @@ def hand_over(account: SystemAccount, data_dir: Path) -> None:
     sockets = gateway_sockets_dir(data_dir)
     if sockets.exists() and sockets.lstat().st_uid == os.geteuid():  # everybody may make a folder there
         _give_folder(account, sockets)
-    _give(account, str(secrets.path_in(data_dir)))
+    for file in (secrets.path_in(data_dir), data_dir / environment.JOINED_FILE):
+        _give(account, str(file))
 
 
 def _give_folder(account: SystemAccount, folder: Path) -> None:

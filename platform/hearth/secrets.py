@@ -13,6 +13,7 @@ Does not import Django: settings and the embedded servers read the file before D
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -23,6 +24,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from workers.certificates import authority as certificates
+from workers.certificates.authority import Authority
 
 FILE_NAME = "secrets.json"
 MODE = 0o600
@@ -94,6 +98,8 @@ class Secrets:
     engine_key: str
     #: Earlier ones, newest first: engines that were started with them still run.
     engine_key_fallbacks: tuple[str, ...] = ()
+    #: What signs the certificates of nodes and gateways, newest first; empty on a machine that only runs engines.
+    authorities: tuple[Authority, ...] = ()
     database_passwords: DatabasePasswords
     #: Password of the portal's first administrator.
     admin_password: str
@@ -102,6 +108,11 @@ class Secrets:
     def engine_keys(self) -> dict[str, str]:
         """The engine keys by their fingerprints, newest first."""
         return {fingerprint(key): key for key in (self.engine_key, *self.engine_key_fallbacks)}
+
+    @property
+    def authority(self) -> str:
+        """The newest authority as one text; empty without one."""
+        return self.authorities[0].certificate + self.authorities[0].key if self.authorities else ""
 
 
 def fingerprint(value: str | VersionedKey) -> str:
@@ -141,12 +152,14 @@ def load_or_create(data_dir: Path) -> Secrets:
     """Read the secrets, and generate them first if there are none.
 
     Atomic: if several processes start at once, one writes the file and all read it; a crash leaves either no file or a
-    complete one. The folder must exist. Raises what :func:`load` raises.
+    complete one. A file of a version without an authority gets one. The folder must exist. Raises what :func:`load`
+    raises.
     """
     path = path_in(data_dir)
     if not path.exists():
-        _write_once(path, _document_text(_generate()))
-    return load(data_dir)
+        _write_once(path, _document_text(replace(_generate(), authorities=(certificates.new_authority(),))))
+    found = load(data_dir)
+    return found if found.authorities else _with_authority(data_dir)
 
 
 def require(data_dir: Path) -> Secrets:
@@ -188,6 +201,7 @@ def as_json(found: Secrets) -> dict[str, Any]:
         "cache_mac": _key_to_json(found.cache_mac),
         "engine_key": found.engine_key,
         "engine_key_fallbacks": list(found.engine_key_fallbacks),
+        "authorities": [asdict(each) for each in found.authorities],
         "database_passwords": asdict(found.database_passwords),
         "admin_password": found.admin_password,
     }
@@ -201,11 +215,13 @@ def load_or_ephemeral(data_dir: Path) -> Secrets:
     try:
         return load(data_dir)
     except FileNotFoundError:
-        return _generate()
+        return replace(_generate(), authorities=(certificates.new_authority(),))
 
 
 def rotated(found: Secrets, *, caches: bool) -> Secrets:
-    """Return the secrets with a new pepper, Django key and engine key, beside the earlier ones, which stay valid.
+    """Return the secrets with a new pepper, Django key, engine key and authority, beside the earlier ones.
+
+    Those stay valid.
 
     ``caches``: also new cache keys, under which nothing that is stored is found.
     """
@@ -216,23 +232,32 @@ def rotated(found: Secrets, *, caches: bool) -> Secrets:
         key_pepper=_next_version(found.key_pepper),
         engine_key=_new_engine_key(),
         engine_key_fallbacks=(found.engine_key, *found.engine_key_fallbacks),
+        authorities=(certificates.new_authority(), *found.authorities),
         cache_salt=_next_version(found.cache_salt) if caches else found.cache_salt,
         cache_mac=_next_version(found.cache_mac) if caches else found.cache_mac,
     )
 
 
-def without_earlier(found: Secrets, *, peppers_in_use: Collection[int], engine_keys_in_use: Collection[str]) -> Secrets:
+def without_earlier(
+    found: Secrets,
+    *,
+    peppers_in_use: Collection[int],
+    engine_keys_in_use: Collection[str],
+    authorities_in_use: Collection[str],
+) -> Secrets:
     """Return the secrets without earlier versions, except what is in use.
 
-    That is the peppers that stored API keys need, and the engine keys, by fingerprint, that engines, agents or gateways
-    need.
+    That is the peppers that stored API keys need, and, by fingerprint, the engine keys that engines, agents or gateways
+    need and the authorities that signed nodes' certificates or are the newest of a gateway.
     """
     kept = (key for key in found.engine_key_fallbacks if fingerprint(key) in engine_keys_in_use)
+    newest, earlier = found.authorities[:1], found.authorities[1:]
     return replace(
         found,
         django_secret_key_fallbacks=(),
         key_pepper=_keeping(found.key_pepper, peppers_in_use),
         engine_key_fallbacks=tuple(kept),
+        authorities=(*newest, *(each for each in earlier if each.fingerprint in authorities_in_use)),
         cache_salt=_keeping(found.cache_salt, ()),
         cache_mac=_keeping(found.cache_mac, ()),
     )
@@ -244,6 +269,7 @@ def is_rotated_from(new: Secrets, old: Secrets) -> bool:
         old.engine_key in {new.engine_key, *new.engine_key_fallbacks}
         and old.key_pepper.versions.items() <= new.key_pepper.versions.items()
         and old.django_secret_key in {new.django_secret_key, *new.django_secret_key_fallbacks}
+        and (not old.authorities or old.authorities[0] in new.authorities)
     )
 
 
@@ -259,6 +285,19 @@ def replace_file(data_dir: Path, new: Secrets) -> None:
         owner = path.stat()
         os.chown(temporary, owner.st_uid, owner.st_gid)
     os.replace(temporary, path)
+
+
+def _with_authority(data_dir: Path) -> Secrets:
+    """Add an authority to the file, unless another process just did. Returns the secrets."""
+    descriptor = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        found = load(data_dir)
+        if not found.authorities:
+            replace_file(data_dir, replace(found, authorities=(certificates.new_authority(),)))
+        return load(data_dir)
+    finally:
+        os.close(descriptor)
 
 
 def _next_version(key: VersionedKey) -> VersionedKey:
@@ -338,6 +377,7 @@ def _from_json(document: dict[str, Any]) -> Secrets:
         cache_mac=_key_from_json(document, "cache_mac"),
         engine_key=_text(document, "engine_key"),
         engine_key_fallbacks=tuple(map(str, document.get("engine_key_fallbacks", ()))),
+        authorities=tuple(_authority_from_json(each) for each in document.get("authorities", ())),
         database_passwords=DatabasePasswords(
             **{name: _text(document["database_passwords"], name) for name in ("superuser", "owner", "app")}
         ),
@@ -350,6 +390,12 @@ def _text(document: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is not a non-empty string")
     return value
+
+
+def _authority_from_json(document: dict[str, Any]) -> Authority:
+    found = Authority(certificate=_text(document, "certificate"), key=_text(document, "key"))
+    certificates.check(found)
+    return found
 
 
 def _key_from_json(document: dict[str, Any], name: str) -> VersionedKey:

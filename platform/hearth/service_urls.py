@@ -58,16 +58,24 @@ def django_database(url: str, *, role: str = "", kept_seconds: int = 0) -> dict[
 
 def database_url(environment: Environment, passwords: DatabasePasswords) -> str:
     """Return DATABASE_URL, or the address of this data directory's embedded PostgreSQL, as role hearth_app."""
+    return environment.database_url or _embedded(environment, passwords).urls.app
+
+
+def database_owner_url(environment: Environment, passwords: DatabasePasswords) -> str:
+    """Return DATABASE_OWNER_URL, or the embedded PostgreSQL as hearth_owner; empty if a server has none."""
     if environment.database_url:
-        return environment.database_url
+        return environment.database_owner_url
+    return _embedded(environment, passwords).urls.owner
+
+
+def _embedded(environment: Environment, passwords: DatabasePasswords) -> PostgresServer:
     data_dir = environment.data_dir
-    server = PostgresServer(
+    return PostgresServer(
         data_dir=data_dir / "postgres",
         sockets_dir=sockets_dir(data_dir),
         log_path=data_dir / "logs" / "postgres.log",
         passwords=passwords,
     )
-    return server.urls.app
 
 
 def redis_url(environment: Environment, own_url: str) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -105,7 +106,9 @@ def _replayed_events(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replica]:
+def running(
+    kind: str, *extra_arguments: str, client_tls: ssl.SSLContext | None = None, **changes: Any
+) -> Iterator[Replica]:
     """Start an engine, wait until it is healthy, and kill its process group at the end."""
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
     try:
@@ -122,7 +125,7 @@ def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replic
             )
         replica = Replica(kind, spec, process)
         try:
-            wait_until_healthy(replica, driver.startup_budget_seconds)
+            wait_until_healthy(replica, driver.startup_budget_seconds, client_tls)
             yield replica
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -132,12 +135,13 @@ def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replic
         shutil.rmtree(folder)
 
 
-def wait_until_healthy(replica: Replica, budget_seconds: float) -> None:
+def wait_until_healthy(replica: Replica, budget_seconds: float, tls: ssl.SSLContext | None = None) -> None:
     """Return once /health returns 200; fail with the engine's log if it ends or takes too long."""
     deadline = time.monotonic() + budget_seconds
+    url = f"{replica.spec.base_url}/health"
     while time.monotonic() < deadline:
         assert replica.process.poll() is None, replica.log()
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{replica.spec.base_url}/health", timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5, context=tls):
             return
         time.sleep(0.05)
     raise AssertionError(f"not healthy after {budget_seconds} s: {replica.log()}")

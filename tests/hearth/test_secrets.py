@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from hearth import secrets
 from hearth.cli import main
+from workers.certificates.authority import new_authority
 
 
 def test_they_are_made_once_and_private(tmp_path: Path) -> None:
@@ -85,11 +87,40 @@ def test_a_rotation_keeps_what_was_signed_before_valid_and_drops_it_when_nothing
     assert secrets.load(tmp_path) == new
     assert stat.S_IMODE(secrets.path_in(tmp_path).stat().st_mode) == 0o600
     first = secrets.fingerprint(old.engine_key)
-    kept = secrets.without_earlier(new, peppers_in_use=[1], engine_keys_in_use=[first])
-    assert (kept.key_pepper, kept.engine_keys) == (new.key_pepper, new.engine_keys)
-    last = secrets.without_earlier(new, peppers_in_use=[2], engine_keys_in_use=["of another instance"])
+    assert (new.authorities[1:], new.authorities[0] != old.authorities[0]) == (old.authorities, True)
+    signer = old.authorities[0].fingerprint
+    kept = secrets.without_earlier(new, peppers_in_use=[1], engine_keys_in_use=[first], authorities_in_use=[signer])
+    assert (kept.key_pepper, kept.engine_keys, kept.authorities) == (new.key_pepper, new.engine_keys, new.authorities)
+    last = secrets.without_earlier(
+        new, peppers_in_use=[2], engine_keys_in_use=["of another instance"], authorities_in_use=[]
+    )
+    assert last.authorities == new.authorities[:1]
     assert (set(last.key_pepper.versions), last.django_secret_key_fallbacks) == ({2}, ())
     assert list(last.engine_keys.values()) == [new.engine_key]
+
+
+def test_a_file_of_a_version_without_an_authority_gets_one_once(tmp_path: Path) -> None:
+    found = secrets.load_or_create(tmp_path)
+    path = secrets.path_in(tmp_path)
+    document = json.loads(path.read_text())
+    del document["authorities"]
+    path.write_text(json.dumps(document))
+    assert secrets.load(tmp_path) == replace(found, authorities=())
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(secrets.load_or_create, [tmp_path] * 16))
+    assert all(each == made[0] for each in made)
+    assert len(made[0].authorities) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_authority_with_another_key_is_refused(tmp_path: Path) -> None:
+    secrets.load_or_create(tmp_path)
+    path = secrets.path_in(tmp_path)
+    document = json.loads(path.read_text())
+    document["authorities"][0]["key"] = new_authority().key
+    path.write_text(json.dumps(document))
+    with pytest.raises(secrets.SecretsCorrupt, match="authority"):
+        secrets.load(tmp_path)
 
 
 def test_a_file_of_a_version_that_knew_no_rotation_is_read(tmp_path: Path) -> None:

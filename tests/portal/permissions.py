@@ -35,7 +35,8 @@ from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
-from workers.models import Deployment, Rollout
+from workers.fleet import node_tokens
+from workers.models import Deployment, Node, Pool, Rollout
 from workers.weights import secrets
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
@@ -52,7 +53,14 @@ KEY_SCOPES: Mapping[str, tuple[str, ...]] = {
 ROLES = (*USERS, *KEY_SCOPES)
 #: Without a principal: signing in and out, an operator's token for a password, and the description of the API.
 PUBLIC = frozenset(
-    {"GET /portal/login/", "POST /portal/login/", "POST /portal/logout/", "POST /tokens", "GET /openapi.json"}
+    {
+        "GET /portal/login/",
+        "POST /portal/login/",
+        "POST /portal/logout/",
+        "POST /tokens",
+        "GET /openapi.json",
+        "POST /fleet/join",
+    }
 )
 #: Set by a key that nobody here is below, so that no role is refused because of who set them.
 SOMEONE = Actor(kind="key", name="someone")
@@ -62,6 +70,8 @@ GONE = "gone"
 FOR_TENANT = " for the tenant"
 
 
+#: A node whose agent is silent.
+LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
 ROLLED = "rolled"
 ABOUT_OPEN_ROLLOUT = re.compile("/rollout/(pause|resume|undo)$")
@@ -88,6 +98,7 @@ class Scene:
     other: Place
     fleet: fleet_fixture.Warmth
     token_id: UUID
+    node_token_id: UUID
     users: Mapping[str, User]
     apis: Mapping[str, APIClient]
     pages: Mapping[str, Client] = field(default_factory=dict)
@@ -138,12 +149,14 @@ class Scene:
     def _filled(self, path: str, place: Place) -> str:
         """Return the path with the names of things in that project, or of the fleet."""
         tenant = GONE if "/erase" in path else "acme"
+        token = self.node_token_id if "node-tokens" in path else self.token_id
+        node = LOST if path.endswith("/remove") else "n2"
         names = {
             "tenant": tenant, "slug": tenant, "project": place.project.slug, "key": place.key.id,
             "limit": place.limit_id, "budget": place.budget_id, "setting": place.setting_id,
-            "request_id": place.request_id, "month": f"{timezone.now():%Y-%m}", "token": self.token_id,
+            "request_id": place.request_id, "month": f"{timezone.now():%Y-%m}", "token": token,
             "deployment": ROLLED if ABOUT_OPEN_ROLLOUT.search(path) else fixtures.MODEL,
-            "replica": self.fleet.ready.id, "node": "n2", "slot": self.fleet.broken.id,
+            "replica": self.fleet.ready.id, "node": node, "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta",
         }  # fmt: skip
@@ -172,6 +185,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
     },
     "PUT /fleet": lambda place: {"version": 1, "pools": [{"name": "extra", "kind": "cpu"}]},
+    "POST /fleet/node-tokens": lambda place: {"pool": "spare", "portal": "http://10.0.0.1:8081"},
     "POST /fleet/deployments/{deployment}/scale": lambda place: {"replicas": 3},
     "POST /fleet/deployments/{deployment}/target": lambda place: {
         "target_tokens_per_replica": 9000, "scale_up_delay_seconds": 1, "scale_down_delay_seconds": 60,
@@ -245,11 +259,14 @@ def build(world: World) -> Scene:
         earlier_slots_per_replica=1,
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
+    fleet = fleet_fixture.build(world)
+    Node.objects.create(name=LOST, pool=Pool.objects.get(name="spare"))
     return Scene(
         world=world,
         own=_place(world, world.acme.project, 1),
         other=_place(world, hr, 2),
-        fleet=fleet_fixture.build(world),
+        fleet=fleet,
+        node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
         users=users,
         apis=apis,

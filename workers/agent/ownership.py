@@ -12,14 +12,16 @@ from django.db import InterfaceError, OperationalError
 from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.http_probe import Prober
-from workers.agent.processes import adoption, old_relay
+from workers.agent.processes import adoption, node_tls, old_relay
 from workers.agent.processes.engine import EngineProcesses
+from workers.agent.processes.node_tls import NodeTls
 from workers.agent.processes.paths import AgentPaths, Folders
 from workers.agent.processes.slot_guard import SlotGuard
 from workers.agent.processes.zygote import ZygoteProcesses
 from workers.agent.readings.monitor import NodeMonitor
 from workers.agent.replica import ReplicaLifecycle
 from workers.agent.starter import Starter
+from workers.agent.store.certificate_rows import CertificateRows
 from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows
 from workers.agent.store.replica_rows import NodeRows, ReplicaRow
 from workers.agent.timeouts import Timeouts
@@ -61,7 +63,8 @@ class NodeOwnership:
         self._timeouts = timeouts
         self._counters = counters
         self._monitor = monitor
-        self._engines = EngineProcesses(self._paths, shutdown_seconds=timeouts.engine_shutdown_seconds)
+        self._tls = NodeTls(CertificateRows(rows), folders.data, folders.account)
+        self._engines = EngineProcesses(self._paths, self._tls, shutdown_seconds=timeouts.engine_shutdown_seconds)
         self._zygotes = ZygoteProcesses(self._paths)
         self._slot_guard = SlotGuard(
             rows, self._paths, self._devices, counters, patience_seconds=timeouts.slot_free_seconds
@@ -87,6 +90,7 @@ class NodeOwnership:
 
         Return how many processes were adopted. If the devices cannot be read now, their registration stays as it is.
         """
+        self._tend_tls()
         placeholders = self._placeholder_rows.all()
         rows = self.rows.replicas()
         found = adoption.adopt(self._engines, self._zygotes, rows, placeholders)
@@ -119,6 +123,7 @@ class NodeOwnership:
         for row in rows:
             with _isolated(f"replica {row.replica_id}"):
                 self._replicas.step(row)
+        self._tend_tls()
         self._fetch_weights()
         self._monitor.engines = self._replicas.views(rows)
         self._placeholders.end_all_but(placeholders)
@@ -139,6 +144,12 @@ class NodeOwnership:
             with _isolated("the readings of its devices"):
                 self.rows.store_readings(self._monitor.readings.current)
         return self._pause_seconds(rows, placeholders)
+
+    def _tend_tls(self) -> None:
+        """Tend the certificate where engines need one, or an engine of before still has one."""
+        if node_tls.needed(self._paths.address) or any(each.target.tls for each in self._replicas.engines):
+            with _isolated("the node's certificate"):
+                self._tls.tend()
 
     def _fetch_weights(self) -> None:
         rows = self._weights_rows.all()

@@ -252,7 +252,7 @@ class ReplicaLifecycle:
         if blocked is not None:
             if blocked.permanent:
                 self._give_up(row, None, blocked.reason)
-            elif row.start_note != (waits := f"waits for its slots: {blocked.reason}"[:500]):
+            elif row.start_note != (waits := f"waits for {blocked.on}: {blocked.reason}"[:500]):
                 self._rows.note(row, start_note=waits)
             return
         try:

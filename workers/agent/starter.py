@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from workers.agent.placeholder import PlaceholderLifecycle
+from workers.agent.processes import node_tls
 from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.paths import free_port
 from workers.agent.processes.slot_guard import Blocked, SlotGuard
@@ -52,6 +53,8 @@ class Starter:
 
     def blocked_by(self, row: ReplicaRow) -> Blocked | None:
         """Return why the replica cannot start on its slots now, or None if it can. Raises Superseded."""
+        if node_tls.needed(self._rows.address) and (reason := self._engine_processes.tls.blocked_by()):
+            return Blocked(reason, permanent=False, on="TLS")
         mine = () if row.placeholder_id is None else (row.placeholder_id,)
         return self._slot_guard.blocked_by(row.replica_id, row.slots, mine=mine)
 
@@ -64,8 +67,9 @@ class Starter:
         port = free_port(self._rows.address, settings.ENGINE_PORTS)
         engine_key = gateway_load.engine_key_of_all()
         where: dict[str, Any] = {"host": self._rows.address, "port": port, "engine_key": engine_key}
-        fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, **where)
-        changes = {"generation": fresh.generation, **where}
+        tls = node_tls.needed(self._rows.address)
+        fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, speaks_tls=tls, **where)
+        changes = {"generation": fresh.generation, "tls_generation": fresh.generation if tls else None, **where}
         changes |= {"pid": None, "startup_seconds": None, "start_note": ""}
         zygote = self._zygote(row)
         if row.state == "backoff":

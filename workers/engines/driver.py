@@ -1,5 +1,6 @@
 """How an engine is started: the specification, the command made from it, and the interface of drivers."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -48,9 +49,29 @@ DEFAULT_CONTEXT_TOKENS = 8192
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1"}
 
 
-def base_url(host: str, port: int) -> str:
+def base_url(host: str, port: int, *, tls: bool = False) -> str:
     """Return the address of an engine, without a trailing slash."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """What an engine needs to speak TLS: PEM files that it reads again when they change."""
+
+    #: Its node's certificate with the private key.
+    certificate: Path
+    #: Whose certificates clients must have.
+    clients: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Return the arguments of vLLM's server, which the simulated engine has too."""
+        return (
+            *("--ssl-keyfile", str(self.certificate), "--ssl-certfile", str(self.certificate)),
+            *("--ssl-ca-certs", str(self.clients), "--ssl-cert-reqs", str(int(ssl.CERT_REQUIRED))),
+            "--enable-ssl-refresh",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +109,8 @@ class EngineSpec:
     version: str = ""
     #: Logs a line for each request with its id, without its prompt.
     log_requests: bool = False
+    #: None: it speaks plain HTTP.
+    tls: TlsFiles | None = None
     engine_args: tuple[str, ...] = ()
 
     @property
@@ -98,7 +121,7 @@ class EngineSpec:
     @property
     def base_url(self) -> str:
         """Return where the engine answers, without a trailing slash."""
-        return base_url(self.host, self.port)
+        return base_url(self.host, self.port, tls=self.tls is not None)
 
 
 def import_class(engine: str, source: str, engine_args: Sequence[str], version: str = "") -> str:

@@ -2,6 +2,7 @@
 
 EngineError
 ├── EngineUnavailable   this machine cannot run that engine; with a remedy
+├── NoAuthority         the secrets of this machine lack the authority, so it cannot connect to engines over TLS
 ├── TrialFailed         an engine that a check or a benchmark started did not do what it should
 ├── UnknownEngine       no driver has that name
 ├── UnknownEngineKey    the secrets of this machine lack the key that an engine's token is derived from
@@ -23,6 +24,13 @@ class EngineUnavailable(EngineError):
         super().__init__(f"{reason} ({remedy})")
         self.reason = reason
         self.remedy = remedy
+
+
+class NoAuthority(EngineError):
+    """The secrets of this machine have no authority that signs certificates."""
+
+    def __init__(self) -> None:
+        super().__init__("the secrets of this machine have no authority, and the engine speaks TLS")
 
 
 class TrialFailed(EngineError):

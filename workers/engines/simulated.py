@@ -54,6 +54,8 @@ class SimulatedDriver:
         ]
         if spec.version:
             argv += ["--engine-version", spec.version]
+        if spec.tls is not None:
+            argv.extend(spec.tls.flags)
         if spec.log_requests:
             argv.append("--enable-log-requests")
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))

@@ -101,6 +101,8 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         # The default of 0 aborts running requests on SIGTERM.
         *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
     ]
+    if spec.tls is not None:
+        flags.extend(spec.tls.flags)
     if spec.log_requests:
         flags.append("--enable-log-requests")
     if on_cpu:

@@ -27,7 +27,11 @@ def short(identity: object) -> str:
 
 def node(name: str) -> Node:
     """Return the node, locked. Raises NotFound with the names of the nodes."""
-    return _named(Node.objects.select_for_update(no_key=True, of=("self",)).select_related("pool"), "node", name)
+    return _named(
+        Node.objects.filter(removed_at=None).select_for_update(no_key=True, of=("self",)).select_related("pool"),
+        "node",
+        name,
+    )
 
 
 def pool(name: str) -> Pool:

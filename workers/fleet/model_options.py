@@ -95,7 +95,7 @@ def check_nodes(slots: int, pool: Pool) -> None:
 
 def most_slots(pool: Pool) -> int | None:
     """Return the slots of the pool's largest node, quarantined ones included; None if it has none."""
-    counted = Node.objects.filter(pool=pool).annotate(slot_count=Count("slots"))
+    counted = Node.objects.filter(pool=pool, removed_at=None).annotate(slot_count=Count("slots"))
     found: int | None = counted.aggregate(most=Max("slot_count"))["most"]
     return found or None
 

@@ -180,7 +180,7 @@ def drain(actor: Actor, target: str) -> Effect:
     its requests and stops. If no node has room for the replacement, it stops at once. Raises NotFound, Ambiguous.
     """
     reconciler.lock(wait=True)
-    if Node.objects.filter(name=target).exists():
+    if Node.objects.filter(name=target, removed_at=None).exists():
         return drain_node(actor, target)
     row = lookup.replica(target)
     name = f"replica {row.deployment.name}/{lookup.short(row.id)}"

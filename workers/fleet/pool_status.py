@@ -163,7 +163,7 @@ def pool_statuses(
         for slot, replica, placeholder in leases.values_list("slot_id", "replica_id", "placeholder_id")
     }
     nodes = (
-        Node.objects.filter(Q() if node is None else Q(name=node))
+        Node.objects.filter(Q() if node is None else Q(name=node), removed_at=None)
         .annotate(alive=ExpressionWrapper(Q(lease_expires_at__gt=Now()), BooleanField()))
         .select_related("pool")
         .prefetch_related(Prefetch("slots", queryset=slot_rows()))

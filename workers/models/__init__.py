@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workers.models.deferred import DeferredRequest
 from workers.models.deployments import Deployment, DeploymentPool
-from workers.models.nodes import Level, Node, Pool, Slot
+from workers.models.nodes import Level, Node, NodeCertificate, NodeToken, Pool, Slot
 from workers.models.placeholders import Placeholder, SlotLease
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.rollouts import Rollout, RolloutTraffic
@@ -19,6 +19,8 @@ __all__ = [
     "Level",
     "ModelSecret",
     "Node",
+    "NodeCertificate",
+    "NodeToken",
     "Placeholder",
     "Pool",
     "Replica",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 
 from tenants.ids import new_id
 
@@ -81,6 +82,8 @@ class Node(models.Model):
     #: Another than ``epoch``: its agent is of a version that runs every revision by the one engine it has.
     engines = ArrayField(models.CharField(max_length=80), default=list, db_default=[], blank=True)
     engines_epoch = models.BigIntegerField(default=0, db_default=0)
+    #: When an operator removed it for good. What ran on it stays in the history.
+    removed_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.name
@@ -89,6 +92,49 @@ class Node(models.Model):
     def known_engines(self) -> frozenset[str]:
         """Return the versions of engines that its agent reports; empty for an agent that reports none."""
         return frozenset(self.engines) if self.engines_epoch == self.epoch else frozenset()
+
+
+class NodeCertificate(models.Model):
+    """What a node's agent requests to be signed, and the certificate that the control role answers with."""
+
+    node = models.OneToOneField(Node, primary_key=True, on_delete=models.CASCADE, related_name="certificate")
+    #: PEM, of a key that never leaves the node. Only the agent writes it.
+    request = models.TextField()
+    #: PEM; empty until the request is signed.
+    certificate = models.TextField(blank=True, default="", db_default="")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    #: The authority that signed it, by its fingerprint.
+    authority = models.CharField(max_length=16, blank=True, default="", db_default="")
+    #: PEM certificates of all authorities, which the node's engines accept gateways by.
+    authorities = models.TextField(blank=True, default="", db_default="")
+    #: The request that was answered last.
+    answered = models.TextField(blank=True, default="", db_default="")
+    #: Why that request was refused; empty if it was not.
+    refusal = models.CharField(max_length=200, blank=True, default="", db_default="")
+
+    def __str__(self) -> str:
+        return f"certificate of {self.node_id}"
+
+
+class NodeToken(models.Model):
+    """A token with which a machine joins a pool; ``workers.fleet.node_tokens`` derives its secret."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="node_tokens")
+    #: The only name that a machine may join with; empty: any that no node has.
+    node_name = models.CharField(max_length=200, blank=True, default="")
+    #: Of the pepper that its secret is derived with.
+    pepper_version = models.PositiveIntegerField()
+    created_by = models.CharField(max_length=200)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    #: The node that joined with it.
+    used_by = models.CharField(max_length=200, blank=True, default="")
+
+    def __str__(self) -> str:
+        return str(self.id)
 
 
 class Slot(models.Model):

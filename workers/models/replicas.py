@@ -73,6 +73,9 @@ class Replica(models.Model):
     fence = models.BigIntegerField(default=0)
     #: Number of engine processes so far. A new process has an empty prefix cache.
     generation = models.PositiveIntegerField(default=0)
+    #: The generation whose engine speaks TLS. Another one, or none: the engine speaks plain HTTP, as every engine of an
+    #: agent of the version before.
+    tls_generation = models.PositiveIntegerField(null=True, blank=True)
     host = models.CharField(max_length=200, blank=True, default="")
     port = models.PositiveIntegerField(null=True, blank=True)
     pid = models.PositiveIntegerField(null=True, blank=True)

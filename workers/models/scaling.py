@@ -31,6 +31,8 @@ class GatewayLoad(models.Model):
     replicas = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
     #: Fingerprint of its newest engine key. Empty: the process is of a version that had one key.
     engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
+    #: Fingerprint of its newest authority. Empty: the process has none, so it cannot reach an engine over TLS.
+    authority = models.CharField(max_length=16, blank=True, default="", db_default="")
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("process", "deployment"), name="load_once_per_process"),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
+from workers.certificates import contexts
+from workers.certificates.contexts import TlsPeer
 
 #: Where a canary goes, depending on what the engine serves.
 TEXT, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
@@ -55,6 +58,12 @@ class CanaryTarget:
     model_name: str
     #: It serves embeddings, and no text.
     embeds: bool = False
+    #: None: it speaks plain HTTP.
+    tls: TlsPeer | None = None
+
+    def connection(self, *, timeout_seconds: float) -> http.client.HTTPConnection:
+        """Return a connection to it, which connects with its first request."""
+        return contexts.connection(self.host, self.port, timeout_seconds=timeout_seconds, tls=self.tls)
 
     def canary(self, endpoint: str) -> Canary:
         """Return a new canary, to be sent now."""

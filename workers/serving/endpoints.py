@@ -16,9 +16,9 @@ from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import base_url
-from workers.engines.errors import UnknownEngineKey
+from workers.engines.errors import NoAuthority, UnknownEngineKey
 from workers.models import Replica
-from workers.serving import engine_keys, rollout_policy
+from workers.serving import engine_keys, engine_tls, rollout_policy
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ _ANSWERING = CompiledQuery(
             "rollout__finished_at",
             "deployment__rollout",
             "node__pool__region",
+            "tls_generation",
+            "node__name",
         )
     )
 )
@@ -80,6 +82,8 @@ class Endpoint:
     #: What the cache keys of its responses contain.
     revision_digest: str
     base_url: str
+    #: The name in its certificate; empty: it speaks plain HTTP.
+    tls_name: str = ""
     api_key: str = field(repr=False)
     generation: int
     #: How many tokens its KV cache holds, None until the engine has said so.
@@ -105,7 +109,8 @@ def ready() -> tuple[Endpoint, ...]:
 
     A deployment without any offers those of a lost node instead: the agent may be silent while its engines are
     well, and the port of an engine that has ended refuses connections at once. A replica whose engine key this process
-    does not have is left out, because its engine would refuse every request.
+    does not have, or that speaks TLS where this process has no authority, is left out: its engine would refuse every
+    request.
     """
     rows = [(row[0] == Replica.State.READY, _endpoint(row)) for row in _ANSWERING.rows()]
     known = [(is_ready, endpoint) for is_ready, endpoint in rows if endpoint is not None]
@@ -144,7 +149,8 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
     _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, *told = row
     try:
         api_key = engine_keys.derive(replica_id, engine_key)
-    except UnknownEngineKey as error:
+        tls_name = _tls_name(generation, *told[11:13])
+    except (UnknownEngineKey, NoAuthority) as error:
         _report_left_out(replica_id, generation, str(error))
         return None
     return Endpoint(
@@ -153,7 +159,8 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         model_name=model_name,
         revision_id=revision_id,
         revision_digest=told[6],
-        base_url=base_url(host, port),
+        base_url=base_url(host, port, tls=bool(tls_name)),
+        tls_name=tls_name,
         api_key=api_key,
         generation=generation,
         cache_tokens=told[0],
@@ -165,6 +172,11 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         watch=_watch(told[9]) if told[7] is not None and told[8] is None else None,
         region=told[10] or "",
     )
+
+
+def _tls_name(generation: int, tls_generation: int | None, node: str) -> str:
+    """Return the name in the engine's certificate, empty without TLS. Raises NoAuthority."""
+    return engine_tls.peer(node).server_name if tls_generation == generation else ""
 
 
 @lru_cache(maxsize=1024)

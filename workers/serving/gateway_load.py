@@ -28,7 +28,7 @@ LASTS = dt.timedelta(seconds=10)
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
 NO_REPLICAS: Mapping[UUID, Collection[UUID]] = MappingProxyType({})
 _LOAD = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens")
-_WRITTEN = (*_LOAD, "regional_tokens", "replicas", "engine_key", "reported_at")
+_WRITTEN = (*_LOAD, "regional_tokens", "replicas", "engine_key", "authority", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,7 @@ def report(
     deployment still exists.
     """
     newest_engine_key = next(iter(settings.SECRETS.engine_keys))
+    newest_authority = next((each.fingerprint for each in settings.SECRETS.authorities), "")
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
     idle = {each for each in known if each not in busy and loads[each] == DeploymentLoad()}
     for ids, written in ((known - idle, (*_WRITTEN, "busy_at")), (idle, _WRITTEN)):
@@ -82,6 +83,7 @@ def report(
                     regional_tokens=dict(loads[deployment_id].regional_tokens),
                     replicas=sorted(replicas.get(deployment_id, ())),
                     engine_key=newest_engine_key,
+                    authority=newest_authority,
                     reported_at=Now(),
                     busy_at=Now() if "busy_at" in written else None,
                 )
@@ -154,6 +156,18 @@ def engine_key_of_all() -> str:
     live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS)
     reported = set(live.values_list("engine_key", flat=True))
     return names[max((places.get(name, 0) for name in reported), default=0)]
+
+
+def authorities_of_gateways() -> frozenset[str]:
+    """Return the fingerprints of the newest authorities of the live gateways; an empty one: it has none."""
+    live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).order_by()
+    return frozenset(live.values_list("authority", flat=True).distinct())
+
+
+def without_tls() -> str | None:
+    """Return the name of a live gateway that cannot reach engines over TLS; None if there is none."""
+    live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS, authority="").order_by("process")
+    return live.values_list("process", flat=True).first()
 
 
 def busy_at() -> dict[UUID, dt.datetime]:

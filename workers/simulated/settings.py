@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,13 @@ class Settings:
     logs_requests: bool
     #: Of this engine; what it simulates is ``VLLM_VERSION``.
     engine_version: str
+    #: Speaks TLS with ``tls_key`` and ``tls_certificate``, PEM files; None: plain HTTP.
+    tls_key: str | None
+    tls_certificate: str | None
+    #: File of the certificates that clients' certificates must be signed by; None: clients need none.
+    tls_clients: str | None
+    #: Reads the files again when they change.
+    tls_refresh: bool
     faults: Faults
 
     @property
@@ -117,6 +125,10 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         sees=given.vision,
         logs_requests=given.enable_log_requests,
         engine_version=given.engine_version,
+        tls_key=given.ssl_keyfile,
+        tls_certificate=given.ssl_certfile,
+        tls_clients=given.ssl_ca_certs if given.ssl_cert_reqs == ssl.CERT_REQUIRED else None,
+        tls_refresh=given.enable_ssl_refresh,
         faults=Faults.parse(given.fault),
     )
 
@@ -162,6 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-lora-rank", type=_positive, default=16)
     parser.add_argument("--enable-log-requests", action="store_true", help="print the id of each request")
     parser.add_argument("--engine-version", default="1", help="what GET /version adds to vLLM's")
+    parser.add_argument("--ssl-keyfile")
+    parser.add_argument("--ssl-certfile")
+    parser.add_argument("--ssl-ca-certs", help="whose certificates clients must have")
+    parser.add_argument("--ssl-cert-reqs", type=int, choices=(0, 2), default=0, help="2: clients need a certificate")
+    parser.add_argument("--enable-ssl-refresh", action="store_true", help="follow changes of these files")
     parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser

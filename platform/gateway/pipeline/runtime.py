@@ -39,6 +39,7 @@ from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.routing.exchange import RoutingExchange
 from routing.router import Router
 from routing.shared_file import SharedFile
+from workers.serving import engine_tls
 
 #: Longest time to connect to an engine; then another replica is tried.
 ENGINE_CONNECT_TIMEOUT_SECONDS = 2.0
@@ -86,7 +87,9 @@ def start(role: str) -> Runtime:
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _redis(settings.REDIS_CACHE_URL)
     upstream = UpstreamClient(
-        connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
+        connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS,
+        read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS,
+        tls_context=engine_tls.GATEWAY.context,
     )
     single_flight = SharedFlights(cache, settings.GATEWAY_SOCKETS_DIR, control.has_other_gateways)
     single_flight.start()

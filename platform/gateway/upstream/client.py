@@ -6,7 +6,8 @@ See ``docs/decisions/0008-an-http-client-for-engines.md`` for why it exists and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ class Origin:
     port: int
     netloc: str
     path: str
+    tls: bool
 
 
 class UpstreamClient:
@@ -38,21 +40,40 @@ class UpstreamClient:
     Redirects, cookies, compression and proxies from the environment are not supported: engines do not use them.
     """
 
-    def __init__(self, *, connect_seconds: float, read_timeout_seconds: float) -> None:
-        """``read_timeout_seconds``: the longest pause before any byte of a response."""
+    def __init__(
+        self,
+        *,
+        connect_seconds: float,
+        read_timeout_seconds: float,
+        tls_context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """``read_timeout_seconds``: the longest pause before any byte of a response. ``tls_context`` returns what the
+        next connection over TLS uses, and raises an Exception where this process cannot make one.
+        """
         self._connect_seconds = connect_seconds
         self._read_timeout_seconds = read_timeout_seconds
+        self._tls_context = tls_context
         self._sweep_seconds = min(SWEEP_SECONDS, read_timeout_seconds / 4)
         self._connections: set[EngineConnection] = set()
-        #: By base URL, as ordered sets: the one used last is used next, so that the others may expire.
+        #: By base URL and name in the certificate, as ordered sets: the one used last is used next, so that the others
+        #: may expire.
         self._idle: dict[str, dict[EngineConnection, None]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     async def post(
-        self, base_url: str, path: str, headers: Mapping[str, str], body: bytes, *, stream: bool
+        self,
+        base_url: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        stream: bool,
+        tls_name: str = "",
     ) -> UpstreamResponse:
         """Send a request and return its response once it is complete; a streamed 200 once its body has started.
+
+        ``tls_name``: the name that the engine's certificate must have, for a ``base_url`` of https.
 
         If a reused connection ends before any byte of the response, the engine had most likely closed it already: the
         request is sent again on a new one. It may then run twice, which only costs the engine's time. Raises
@@ -61,7 +82,8 @@ class UpstreamClient:
         origin = _origin(base_url)
         head = _head(origin, path, headers, len(body))
         stale: ConnectionLost | None = None
-        reused = self._reusable(base_url)
+        name = f"{tls_name}@{base_url}" if tls_name else base_url
+        reused = self._reusable(name)
         if reused is not None:
             try:
                 return await _begin(reused, head, body, stream=stream)
@@ -70,7 +92,7 @@ class UpstreamClient:
                     raise
                 stale = broken
         try:
-            fresh = await self._connect(base_url, origin)
+            fresh = await self._connect(name, origin, tls_name)
         except ConnectFailed:
             if stale is not None:  # the engine may have died of the request
                 raise stale from None
@@ -87,9 +109,9 @@ class UpstreamClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def _reusable(self, base_url: str) -> EngineConnection | None:
+    def _reusable(self, name: str) -> EngineConnection | None:
         """Return an idle connection that can be reused."""
-        idle = self._idle.get(base_url)
+        idle = self._idle.get(name)
         while idle:
             connection, _ = idle.popitem()
             if connection.usable and connection.silent_seconds < KEEP_SECONDS:
@@ -97,14 +119,17 @@ class UpstreamClient:
             connection.abort()
         return None
 
-    async def _connect(self, base_url: str, origin: Origin) -> EngineConnection:
+    async def _connect(self, name: str, origin: Origin, tls_name: str) -> EngineConnection:
         loop = asyncio.get_running_loop()
+        context = self._context(origin, tls_name)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 _, connection = await loop.create_connection(
-                    lambda: EngineConnection(base_url, freed=self._freed, lost=self._lost),
+                    lambda: EngineConnection(name, freed=self._freed, lost=self._lost),
                     origin.host,
                     origin.port,
+                    ssl=context,
+                    server_hostname=tls_name if context is not None else None,
                 )
         except TimeoutError:
             raise ConnectFailed(f"no connection within {self._connect_seconds:g} s") from None
@@ -114,6 +139,16 @@ class UpstreamClient:
         if self._sweeper is None:
             self._sweeper = loop.call_later(self._sweep_seconds, self._sweep)
         return connection
+
+    def _context(self, origin: Origin, tls_name: str) -> ssl.SSLContext | None:
+        if not origin.tls:
+            return None
+        if not tls_name or self._tls_context is None:
+            raise ConnectFailed("nothing says whose certificate the engine must have")
+        try:
+            return self._tls_context()
+        except Exception as error:
+            raise ConnectFailed(f"no TLS from here: {error}") from error
 
     def _freed(self, connection: EngineConnection) -> None:
         self._idle.setdefault(connection.name, {})[connection] = None
@@ -164,12 +199,13 @@ def _head(origin: Origin, path: str, headers: Mapping[str, str], length: int) ->
 
 @lru_cache(maxsize=4096)
 def _origin(base_url: str) -> Origin:
-    """Parse ``http://host:port``, with an optional path. Raises ConnectFailed for anything else."""
+    """Parse ``http://host:port`` or ``https://…``, with an optional path. Raises ConnectFailed for anything else."""
     parts = urlsplit(base_url)
+    tls = parts.scheme == "https"
     try:
-        port = parts.port or 80
+        port = parts.port or (443 if tls else 80)
     except ValueError:
         port = 0
-    if parts.scheme != "http" or not parts.hostname or not port:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not port:
         raise ConnectFailed(f"{base_url!r} is not the address of an engine")
-    return Origin(host=parts.hostname, port=port, netloc=parts.netloc, path=parts.path.rstrip("/"))
+    return Origin(host=parts.hostname, port=port, netloc=parts.netloc, path=parts.path.rstrip("/"), tls=tls)

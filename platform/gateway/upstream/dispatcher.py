@@ -346,6 +346,7 @@ class Dispatcher:
             headers,
             dispatch.payload,
             stream=stream,
+            tls_name=endpoint.tls_name,
         )
 
 

@@ -253,6 +253,8 @@ def _may(role: str, right: str, table: str, column: str, *, own: str) -> bool:
 def _node_may(right: str, table: str, column: str) -> bool:
     if right == "UPDATE" and column:
         return column in node_role.UPDATE.get(table, "").replace('"', "").split(", ")
+    if right == "INSERT" and column:
+        return column in node_role.INSERT_COLUMNS.get(table, "").split(", ")
     allowed = {"SELECT": node_role.READ, "INSERT": node_role.INSERT, "DELETE": node_role.DELETE}
     return not column and table in allowed.get(right, ())
 

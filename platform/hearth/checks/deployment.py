@@ -260,7 +260,7 @@ def _engines(instance: Instance, settings: Environment) -> Iterator[Finding]:
     address = settings.node_address
     if _is_open(address):
         yield Finding(
-            f"Engines, which speak no TLS, would listen on {address}, which other networks may reach.",
+            f"Engines would listen on {address}, which other networks may reach.",
             "Set HEARTH_NODE_ADDRESS to loopback or to this machine's address in the gateways' private network.",
         )
     for found in engine_ports.unprotected(instance.engines_dir):

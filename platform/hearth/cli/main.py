@@ -25,7 +25,7 @@ from hearth.cli import (
     secret,
     sizing,
 )
-from hearth.cli.instance import parts, rotation, up_down, upgrade
+from hearth.cli.instance import joining, parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -106,6 +106,8 @@ for command in (
     hearth.add_command(command)
 
 parts.secrets.add_command(rotation.rotate)
+for command in (joining.token, joining.tokens, joining.revoke, joining.join, joining.remove):
+    parts.node.add_command(command)
 
 
 def main() -> None:

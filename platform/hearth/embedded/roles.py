@@ -21,19 +21,19 @@ GRANTS = """
 """
 
 #: No role inherits: a session has a tenant's rights only after SET ROLE. The owner may switch to hearth_app and
-#: hearth_node, so that tests can check the rights of both.
+#: hearth_node, so that tests can check the rights of both, and makes the roles of nodes that join.
 MEMBERSHIPS = """
     GRANT hearth_tenant TO hearth_app WITH INHERIT FALSE, SET TRUE;
     GRANT hearth_tenant TO hearth_owner WITH INHERIT FALSE, SET TRUE;
     GRANT hearth_app TO hearth_owner WITH INHERIT FALSE, SET TRUE;
-    GRANT hearth_node TO hearth_owner WITH INHERIT FALSE, SET TRUE;
+    GRANT hearth_node TO hearth_owner WITH ADMIN TRUE, INHERIT FALSE, SET TRUE;
 """
 
 
 def ensure(superuser_url: str, passwords: DatabasePasswords) -> None:
     """Create or update the roles, their passwords, the database and its default rights. Idempotent."""
     with psycopg.connect(superuser_url, autocommit=True) as connection:
-        _ensure_role(connection, "hearth_owner", "LOGIN CREATEDB NOSUPERUSER NOBYPASSRLS", passwords.owner)
+        _ensure_role(connection, "hearth_owner", "LOGIN CREATEDB CREATEROLE NOSUPERUSER NOBYPASSRLS", passwords.owner)
         _ensure_role(connection, "hearth_app", "LOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", passwords.app)
         for name in ("hearth_tenant", "hearth_node"):
             _ensure_role(connection, name, "NOLOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", None)

@@ -23,7 +23,7 @@ NODE_SECRETS = ("engine_key",)
 #: Earlier engine keys: of engines that were started with them.
 EARLIER = "engine_key_fallbacks"
 #: The secrets that must be equal on every machine with a gateway, a portal or an inference worker.
-CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
+CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt", "cache_mac", "authority")
 
 
 def export(data_dir: Path, destination: str, *, everything: bool) -> None:

@@ -28,6 +28,8 @@ from workers.system_account import SystemAccount
 
 #: Roles that authenticate callers and encrypt what they store.
 FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
+#: What the control role needs besides: it signs the certificates of nodes.
+CONTROL_SECRETS = (*NODE_SECRETS, "authority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,15 @@ def check_role(instance: Instance, role: Role) -> SystemAccount:
     secrets.require(instance.data_dir)
     role_account.hand_over(account, instance.data_dir)
     database.connect(instance)
-    check_membership(CLUSTER_SECRETS if role.name in FRONT_ROLES else NODE_SECRETS)
+    check_membership(_secrets_of(role))
     database.disconnect()
     return account
+
+
+def _secrets_of(role: Role) -> tuple[str, ...]:
+    if role.name in FRONT_ROLES:
+        return CLUSTER_SECRETS
+    return CONTROL_SECRETS if role.name == "control" else NODE_SECRETS
 
 
 def check_membership(names: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, retention, secrets
-from portal.api.fleet import document_view, list_views, views
+from portal.api.fleet import document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, prices, savings, statements, usage
@@ -61,6 +61,10 @@ urlpatterns: list[URLPattern] = [
     path("fleet/deployments/<slug:deployment>/rollout/policy", views.RolloutPolicyView.as_view()),
     path("fleet/deployments/<slug:deployment>/rollout/restart", views.RestartRolloutView.as_view()),
     path("fleet/replicas/<uuid:replica>/drain", views.DrainReplicaView.as_view()),
+    path("fleet/join", node_views.JoinView.as_view()),
+    path("fleet/node-tokens", node_views.NodeTokensView.as_view()),
+    path("fleet/node-tokens/<uuid:token>/revoke", node_views.RevokeNodeTokenView.as_view()),
+    path("fleet/nodes/<str:node>/remove", node_views.RemoveNodeView.as_view()),
     path("fleet/nodes/<str:node>/drain", views.DrainNodeView.as_view()),
     path("fleet/nodes/<str:node>/cordon", views.CordonView.as_view()),
     path("fleet/nodes/<str:node>/uncordon", views.UncordonView.as_view()),

@@ -226,7 +226,7 @@ def _require(target: str) -> Subject:
 
 
 def _drain(target: str) -> Subject:
-    if Node.objects.filter(name=target).exists():
+    if Node.objects.filter(name=target, removed_at=None).exists():
         return Subject(title=f"node {target}", arguments={"target": target})
     row = _find(Replica.objects.select_related("deployment"), "replica", id=target)
     name = f"{row.deployment.name}/{lookup.short(row.id)}"
@@ -234,7 +234,7 @@ def _drain(target: str) -> Subject:
 
 
 def _node(target: str) -> Subject:
-    row = _find(Node.objects.all(), "node", name=target)
+    row = _find(Node.objects.filter(removed_at=None), "node", name=target)
     return Subject(title=f"node {row.name}", arguments={"node": row.name})
 
 

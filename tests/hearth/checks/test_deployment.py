@@ -89,8 +89,8 @@ def test_a_node_with_more_than_the_rights_of_a_node_is_found(folder: Path, monke
         ("HEARTH_ALLOWED_HOSTS", "hearth.example.com,*", "anybody's host name"),
         ("HEARTH_ALLOWED_HOSTS", "localhost,127.0.0.1", "loopback names only"),
         ("HEARTH_METRICS_HOST", "0.0.0.0", "Metrics"),
-        ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines, which speak no TLS"),
-        ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines, which speak no TLS"),
+        ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines would listen on"),
+        ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines would listen on"),
     ],
 )
 def test_a_setting_that_lets_strangers_in_is_found(

@@ -75,6 +75,10 @@ def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
         "/api/v1/fleet/deployments/{deployment}/target",
         "/api/v1/fleet/deployments/{deployment}/routing",
         "/api/v1/fleet/replicas/{replica}/drain",
+        "/api/v1/fleet/join",
+        "/api/v1/fleet/node-tokens",
+        "/api/v1/fleet/node-tokens/{token}/revoke",
+        "/api/v1/fleet/nodes/{node}/remove",
         "/api/v1/fleet/nodes/{node}/drain",
         "/api/v1/fleet/nodes/{node}/cordon",
         "/api/v1/fleet/nodes/{node}/uncordon",
@@ -95,7 +99,7 @@ def test_every_operation_says_how_to_get_in_and_what_a_refusal_looks_like(docume
             schema = operation["responses"]["401"]["content"]["application/json"]["schema"]
             envelope = "MessagesRefusal" if path.startswith("/v1/messages") else "Refusal"
             assert schema == {"$ref": f"#/components/schemas/{envelope}"}, (method, path)
-            assert "security" in operation or path == "/api/v1/tokens", (method, path)
+            assert "security" in operation or path in {"/api/v1/tokens", "/api/v1/fleet/join"}, (method, path)
 
 
 def test_every_reference_points_somewhere(document: Any) -> None:

@@ -43,7 +43,12 @@ def finished(found: Secrets) -> Secrets:
     """Return what `hearth secrets rotate --finish` leaves."""
     connection.ensure_connection()
     used = secrets_in_use.engine_keys(cast("Connection[object]", connection.connection), found)
-    return secrets.without_earlier(found, peppers_in_use=(), engine_keys_in_use={use.fingerprint for use in used})
+    return secrets.without_earlier(
+        found,
+        peppers_in_use=(),
+        engine_keys_in_use={use.fingerprint for use in used},
+        authorities_in_use=secrets_in_use.authorities(cast("Connection[object]", connection.connection)),
+    )
 
 
 def test_engines_of_before_and_after_a_rotation_serve_until_the_earlier_key_is_dropped(

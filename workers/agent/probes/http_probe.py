@@ -184,7 +184,7 @@ def _request(
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """Send one request on a connection of its own. Raises OSError (a timeout is one) or HTTPException."""
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_seconds)
+    connection = target.connection(timeout_seconds=timeout_seconds)
     try:
         connection.request(
             method, path, body=body, headers={"authorization": f"Bearer {target.api_key}", **(headers or {})}

@@ -17,6 +17,7 @@ from workers.agent.probes.health import Health
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult
 from workers.agent.probes.recent_times import RecentTimes
 from workers.agent.processes import launch
+from workers.agent.processes.node_tls import NodeTls
 from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
@@ -84,8 +85,9 @@ class Engine:
 class EngineProcesses:
     """Spawns, promotes and kills the engines of one node. Files: one record and one log per replica."""
 
-    def __init__(self, paths: AgentPaths, *, shutdown_seconds: float) -> None:
+    def __init__(self, paths: AgentPaths, tls: NodeTls, *, shutdown_seconds: float) -> None:
         self._paths = paths
+        self.tls = tls
         self._shutdown_seconds = shutdown_seconds
 
     def start(self, row: ReplicaRow, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
@@ -205,6 +207,7 @@ class EngineProcesses:
             revision_id=row.revision_id,
             model_name=row.program.served_name,
             embeds=serves_embeddings(row.program.engine_args),
+            tls=self.tls.peer if row.speaks_tls else None,
         )
         return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
 
@@ -218,6 +221,7 @@ class EngineProcesses:
             port=port,
             api_key=engine_keys.derive(row.replica_id, row.engine_key),
             sockets=self._paths.sockets,
+            tls=self.tls.files if row.speaks_tls else None,
             shutdown_timeout_seconds=int(self._shutdown_seconds),
         )
         return driver_for(row.program.engine).command(spec)

@@ -23,6 +23,8 @@ class Blocked:
 
     reason: str
     permanent: bool
+    #: What it waits for.
+    on: str = "its slots"
 
 
 class SlotGuard:

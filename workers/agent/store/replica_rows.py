@@ -102,6 +102,8 @@ class ReplicaRow:
     started_before: bool
     host: str
     port: int | None
+    #: The engine of this generation speaks TLS.
+    speaks_tls: bool
     process: ProcessIdentity | None
     boot_id: str
     engine_key: str
@@ -138,7 +140,7 @@ class NodeRows:
         """
         with transaction.atomic():
             node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
-            if node is None:
+            if node is None or node.removed_at is not None:
                 raise NotFound("node", name)
             node.epoch += 1
             node.fetching_epoch = node.epoch
@@ -409,6 +411,7 @@ def _replica_row(
         started_before=row.startup_seconds is not None,
         host=row.host,
         port=row.port,
+        speaks_tls=row.tls_generation == row.generation,
         process=identity(row),
         boot_id=row.boot_id,
         engine_key=row.engine_key,

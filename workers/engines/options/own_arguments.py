@@ -11,7 +11,7 @@ from workers.engines.options.flags import ARGUMENTS
 
 _LISTENS = "Hearth chooses where each engine listens."
 _KEYS = "Hearth gives each engine a key of its own."
-_TLS = "Engines listen inside the pool's network, without TLS: docs/operations.md says how to protect it."
+_TLS = "Hearth gives engines that other machines reach the certificate of their node (HEARTH_ENGINE_TLS)."
 _ONE_NODE = "A replica is one server on one node: use more replicas, or `hearth deploy --slots-per-replica`."
 #: The arguments, and what to do instead.
 OWN_ARGUMENTS = {

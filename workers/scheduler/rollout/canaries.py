@@ -19,10 +19,10 @@ from django.db.models.functions import Now
 
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import serves_embeddings
-from workers.engines.errors import UnknownEngineKey
+from workers.engines.errors import NoAuthority, UnknownEngineKey
 from workers.models import Replica, Rollout
 from workers.scheduler.rollout import canary_requests
-from workers.serving import endpoints, engine_keys, rollout_policy
+from workers.serving import endpoints, engine_keys, engine_tls, rollout_policy
 from workers.serving.canary import OPENED, CanaryTarget
 from workers.serving.rollout_policy import RolloutPolicy
 
@@ -56,7 +56,7 @@ def start_due() -> None:
     waiting = Replica.objects.filter(Q(canary=_Canary.PENDING) | late, state=Replica.State.READY)
     of_rollout = Q(rollout__finished_at=None) | Q(rollout__state=Rollout.State.DONE)
     rows = waiting.filter(of_rollout, desired_state=Replica.Desired.RUNNING).exclude(id__in=_under_way)
-    for row in rows.select_related("deployment", "revision__model", "rollout").order_by("id"):
+    for row in rows.select_related("deployment", "revision__model", "rollout", "node").order_by("id"):
         policy = rollout_policy.read(row.deployment.rollout)
         if not policy.canaries:
             _write(row, _Canary.PASSED, "it has generated a token")
@@ -66,7 +66,7 @@ def start_due() -> None:
             continue
         try:
             due = _Due(target=_target(row), generation=row.generation, policy=policy)
-        except UnknownEngineKey as error:
+        except (UnknownEngineKey, NoAuthority) as error:
             _write(row, _Canary.PENDING, f"cannot be sent: {error}")
             continue
         _write(row, _Canary.RUNNING, "")
@@ -110,8 +110,8 @@ def _write(row: Replica, state: Replica.Canary, note: str) -> None:
 
 
 def _target(row: Replica) -> CanaryTarget:
-    """Return where the canaries of a replica go. Raises UnknownEngineKey."""
-    assert row.port is not None, "a ready replica has one"
+    """Return where the canaries of a replica go. Raises UnknownEngineKey and NoAuthority."""
+    assert row.port is not None and row.node is not None, "a ready replica has both"
     return CanaryTarget(
         host=row.host,
         port=row.port,
@@ -120,4 +120,5 @@ def _target(row: Replica) -> CanaryTarget:
         revision_id=RevisionId(row.revision_id),
         model_name=row.revision.model.name,
         embeds=serves_embeddings(row.revision.engine_args),
+        tls=engine_tls.peer(row.node.name) if row.tls_generation == row.generation else None,
     )

@@ -142,7 +142,7 @@ def _sent(target: CanaryTarget, path: str, body: dict[str, Any], request_id: str
     An error of the network is the answer's problem.
     """
     answer, began = _Answer(), time.monotonic()
-    link = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_SECONDS)
+    link = target.connection(timeout_seconds=TIMEOUT_SECONDS)
     headers = {
         "authorization": f"Bearer {target.api_key}",
         "content-type": "application/json",

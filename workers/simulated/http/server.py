@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import ssl
 import sys
 import time
 import uuid
@@ -22,6 +23,7 @@ from workers.simulated.http import (
     anthropic_messages,
     embedding_routes,
     generation_routes,
+    tls,
     tokenize_routes,
 )
 from workers.simulated.http.service import Service
@@ -42,10 +44,12 @@ def run(settings: Settings) -> None:
     print(f"Model loading took 0.0 GiB memory and {settings.startup_seconds:.6f} seconds", flush=True)
     if settings.faults.fail_start:
         sys.exit("fault fail-start: the engine does not start")
+    context = tls.server_context(settings)
     web.run_app(
-        application(settings),
+        application(settings, context),
         host=settings.host,
         port=settings.port,
+        ssl_context=context,
         print=lambda *_: None,
         access_log=None,
         handler_cancellation=True,
@@ -54,8 +58,8 @@ def run(settings: Settings) -> None:
     )
 
 
-async def application(settings: Settings) -> web.Application:
-    """Return the application. It must be built inside the event loop that serves it."""
+async def application(settings: Settings, context: ssl.SSLContext | None = None) -> web.Application:
+    """Return the application. It must be built inside the event loop that serves it. ``context``: that of its TLS."""
     publisher = _publisher(settings)
     tokenizer = tokens.load(settings.model_folder)
     metrics, faults = Metrics(), FaultState(settings.faults)
@@ -75,6 +79,8 @@ async def application(settings: Settings) -> web.Application:
         app.on_response_prepare.append(_log)
     if publisher is not None:
         app.cleanup_ctx.append(_publishing(publisher))
+    if context is not None and settings.tls_refresh:
+        app.cleanup_ctx.append(tls.refreshing(settings, context))
     return app
 
 

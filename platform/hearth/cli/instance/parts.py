@@ -49,7 +49,7 @@ def role(name: str, alive: bool) -> None:
     os.execve(command[0], command, variables)
 
 
-@click.command(short_help="Run the engines of a further machine.")
+@click.group(invoke_without_command=True, short_help="Run the engines of a further machine, or let it join.")
 @click.option(
     "--head",
     is_flag=True,
@@ -64,7 +64,8 @@ def role(name: str, alive: bool) -> None:
     help="Engine that the cluster runs; vllm is installed if it is missing. [vllm]",
 )
 @with_options(POOL_OPTIONS)
-def node(head: bool, agent_only: bool, engine: database.Engine, **given: Any) -> None:
+@click.pass_context
+def node(context: click.Context, /, head: bool, agent_only: bool, engine: database.Engine, **given: Any) -> None:
     """Run a node: an agent, the engines that the cluster places here, and the drain of their usage.
 
     With --head run every role: this machine then serves as the first one does, and goes on without it.
@@ -72,10 +73,12 @@ def node(head: bool, agent_only: bool, engine: database.Engine, **given: Any) ->
     Stays in the foreground. Ctrl-C or SIGTERM lets the engines finish, moves their replicas to other nodes and stops.
     When it is killed, its engines go on, and the next start adopts them.
 
-    Needs, from the first machine, DATABASE_URL and REDIS_URL (its servers) and the engine key in HEARTH_DATA_DIR
-    (`hearth secrets export -` there, into `hearth secrets import -` here); and for this machine HEARTH_NODE (its name,
-    by default the host name), HEARTH_NODE_ADDRESS (where gateways reach it) and HEARTH_SLOTS.
+    `hearth node join TOKEN`, once, gives this machine what it needs: DATABASE_URL, REDIS_URL and the engine key.
+    Without it set these by hand (docs/deployment.md); and HEARTH_NODE (its name, by default the host name),
+    HEARTH_NODE_ADDRESS (where gateways reach it) and HEARTH_SLOTS.
     """
+    if context.invoked_subcommand is not None:
+        return
     os.umask(roles.UMASK)
     instance = from_environment()
     if head and agent_only:

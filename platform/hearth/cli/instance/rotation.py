@@ -40,6 +40,9 @@ def rotate(caches: bool, finish: bool) -> None:
 
     Machines with a gateway, then nodes: import the secrets there (`hearth secrets import --help`) before `--finish`.
 
+    The authority of certificates is replaced too: nodes get certificates of the new one by themselves, and `--finish`
+    drops the earlier one once no node and no gateway needs it.
+
     Not rotated: the passwords of the embedded database, which only this machine can reach (the embedded Redis has
     none), and those of your own servers, which are in their addresses: change them there, then restart.
     """
@@ -105,6 +108,7 @@ def _finished(instance: Instance, found: Secrets) -> Secrets:
                 found,
                 peppers_in_use=secrets_in_use.peppers(connection),
                 engine_keys_in_use={use.fingerprint for use in secrets_in_use.engine_keys(connection, found)},
+                authorities_in_use=secrets_in_use.authorities(connection),
             )
             secrets_in_use.stop_lost(connection, found, found.engine_keys.keys() - new.engine_keys.keys())
     except psycopg.Error as error:
@@ -152,4 +156,5 @@ def _kept(found: Secrets) -> str:
         [f"{len(found.django_secret_key_fallbacks)} earlier Django keys"] if found.django_secret_key_fallbacks else []
     )
     kept += [f"engine key {secrets.fingerprint(key)}" for key in found.engine_key_fallbacks]
+    kept += [f"authority {each.fingerprint}" for each in found.authorities[1:]]
     return ", ".join(kept) or "no earlier version"

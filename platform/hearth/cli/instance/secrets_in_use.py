@@ -28,6 +28,12 @@ ENGINE_KEYS = """
     UNION SELECT 'secret', name, engine_key FROM workers_secret
     ORDER BY 1, 2
 """
+#: The authorities of nodes whose agents live, and the newest ones that gateways have.
+AUTHORITIES = """
+    SELECT certificate.authority FROM workers_nodecertificate certificate
+    JOIN workers_node node ON node.id = certificate.node_id WHERE node.lease_expires_at > now()
+    UNION SELECT authority FROM workers_gatewayload WHERE reported_at > now() - interval '10 seconds'
+"""
 STOP_LOST = """
     UPDATE workers_replica SET desired_state = 'stopped', drain_deadline = now()
     WHERE state = 'lost' AND desired_state = 'running' AND engine_key = ANY(%s)
@@ -65,6 +71,11 @@ def engine_keys(connection: Connection[Any], found: Secrets) -> list[EngineKeyUs
     oldest = list(found.engine_keys)[-1]
     rows = connection.execute(ENGINE_KEYS)
     return [EngineKeyUse(kind=kind, name=name, fingerprint=named or oldest) for kind, name, named in rows]
+
+
+def authorities(connection: Connection[Any]) -> set[str]:
+    """Return the fingerprints of the authorities that nodes and gateways need."""
+    return {name for (name,) in connection.execute(AUTHORITIES) if name}
 
 
 def stop_lost(connection: Connection[Any], found: Secrets, dropped: Iterable[str]) -> None:
