@@ -17,7 +17,7 @@ from hearth import configuration_page, environment
 from hearth.paths import ROOT
 
 ROOMS = {
-    "platform": ("hearth", "gateway", "catalogue", "billing", "retention", "portal"),
+    "platform": ("hearth", "gateway", "catalogue", "billing", "retention", "reconciliation", "portal"),
     "": ("tenants", "caching", "routing", "workers"),
 }
 FOLDERS = ("platform", "tenants", "caching", "routing", "workers", "tests", "benchmarks")
@@ -84,7 +84,9 @@ def test_every_template_that_code_names_is_there() -> None:
         get_template(name)
 
 
-@pytest.mark.parametrize("app", ["tenants", "catalogue", "billing", "workers", "retention", "gateway", "portal"])
+@pytest.mark.parametrize(
+    "app", ["tenants", "catalogue", "billing", "workers", "retention", "reconciliation", "gateway", "portal"]
+)
 def test_every_room_with_django_is_an_installed_app(app: str) -> None:
     assert apps.get_app_config(app).name == app
 

@@ -32,6 +32,7 @@ READ = (
     "workers_placeholder",
     "workers_replica",
     "workers_replicaevent",
+    "workers_engineboot",
     "workers_rollout",
     "workers_starttime",
     "workers_deployment",
@@ -46,6 +47,7 @@ READ = (
     "tenants_project",
     "tenants_auditentry",
     "billing_usagerecord",
+    "billing_bootusage",
     "billing_waloffset",
     "billing_pricebook",
     "billing_priceversion",
@@ -55,9 +57,11 @@ INSERT = (
     "workers_node",
     "workers_slot",
     "workers_replicaevent",
+    "workers_engineboot",
     "workers_starttime",
     "tenants_auditentry",
     "billing_usagerecord",
+    "billing_bootusage",
     "billing_waloffset",
 )
 #: Tables of which it may set only some columns in a new row.
@@ -82,7 +86,15 @@ UPDATE: Mapping[str, str] = {
         "cache_tokens, host_cache_tokens, max_requests, context_tokens, cached_blocks, "
         "observed_at, engine_key"
     ),
+    "workers_engineboot": (
+        'ended_at, "end", counted_at, prompt_tokens, cached_prompt_tokens, completion_tokens, finished_sequences, '
+        "open_sequences"
+    ),
     "workers_weights": "state, state_since, bytes_done, bytes_total, folder, error, attempts, next_attempt_at",
+    "billing_bootusage": (
+        "requests, sequences, prompt_tokens, cached_prompt_tokens, completion_tokens, shared_requests, cut_requests, "
+        "cut_sequences, cut_prompt_tokens, cut_completion_tokens"
+    ),
     "billing_waloffset": 'node, segment, "offset", updated_at',
 }
 
@@ -138,6 +150,9 @@ def policies() -> Iterator[Policy]:
     yield Policy("workers_secret", "SELECT", f"id IN {own_secrets}")
     yield Policy("workers_slotlease", "UPDATE", f"slot_id IN (SELECT id FROM workers_slot WHERE node_id = {_OWN_NODE})")
     yield Policy("workers_replicaevent", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
+    for command in ("INSERT", "UPDATE"):
+        yield Policy("workers_engineboot", command, f"replica_id IN {_OWN_REPLICAS}")
+    yield Policy("billing_bootusage", "ALL", f"purpose = 'canary' AND replica_id IN {_OWN_REPLICAS}")
     yield Policy("workers_starttime", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
     yield Policy("billing_waloffset", "ALL", f"'{PREFIX}' || node = current_user")
     yield Policy("billing_usagerecord", "ALL", f"purpose = 'canary' AND tenant_id = {_PLATFORM}")

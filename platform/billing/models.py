@@ -147,6 +147,11 @@ class UsageRecord(models.Model):
     #: Of a stream: the mean time per token after the first.
     tpot_ms = models.FloatField(null=True)
     routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
+    #: The engine process of the replica; 0: none, or a row of an earlier release.
+    replica_generation = models.PositiveIntegerField(default=0, db_default=0)
+    #: How many sequences the engine made of it, and how often it counted each prompt (``n``).
+    sequences = models.PositiveSmallIntegerField(default=1, db_default=1)
+    prompt_copies = models.PositiveSmallIntegerField(default=1, db_default=1)
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).
@@ -255,6 +260,38 @@ class UsageRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
+
+
+class BootUsage(models.Model):
+    """What the requests of one engine process took, by purpose, in the units of the engine's own counters.
+
+    The drain adds to it in the transaction that inserts the rows. Rows whose tokens the engine itself reported are
+    exact. The others (``cut_…``: the client left, the engine failed, the process died) have what was recorded of them.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    replica_id = models.UUIDField()
+    generation = models.PositiveIntegerField()
+    purpose = models.CharField(max_length=16, choices=UsageRecord.Purpose.choices)
+    requests = models.PositiveBigIntegerField(default=0)
+    sequences = models.PositiveBigIntegerField(default=0)
+    #: With the cached ones. A prompt counts once for each of ``n`` sequences, as engines count it.
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    #: Those of them with several sequences, for which engines report the cached tokens of one only.
+    shared_requests = models.PositiveBigIntegerField(default=0)
+    cut_requests = models.PositiveBigIntegerField(default=0)
+    cut_sequences = models.PositiveBigIntegerField(default=0)
+    cut_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cut_completion_tokens = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "boot usage"
+        constraints = (models.UniqueConstraint(fields=("replica_id", "generation", "purpose"), name="boot_usage_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.replica_id}/{self.generation} {self.purpose}"
 
 
 class FinalStatement(models.Model):

@@ -46,6 +46,7 @@ class CanaryLog:
                 cache_result="bypass",
                 cache_reason=BYPASS,
                 route_reason="",
+                replica_generation=canary.generation,
             )
         )
 

@@ -74,6 +74,11 @@ if find_spec("billing.tasks") is not None:
         "schedule": 3600.0,
         "options": {"queue": "control", "expires": 3600.0},
     }
+    app.conf.beat_schedule["usage"] = {
+        "task": "reconciliation.tasks.compare",
+        "schedule": 3600.0,
+        "options": {"queue": "control", "expires": 3600.0},
+    }
     app.conf.beat_schedule["billing"] = {
         "task": "billing.tasks.maintain",
         "schedule": 3600.0,

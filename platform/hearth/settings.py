@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "billing",
     "workers",
     "retention",
+    "reconciliation",
     "gateway",
     "portal",
 ]

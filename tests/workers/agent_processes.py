@@ -28,7 +28,7 @@ from workers.devices.provider import DeviceProvider
 from workers.models import Placeholder, Replica
 from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler
-from workers.serving.canary import Canary, CanaryResult
+from workers.serving.canary import Canary, CanaryResult, CanarySink
 
 T = TypeVar("T")
 NODE = servers.NODE
@@ -77,7 +77,7 @@ class KeptCanaries:
 @contextmanager
 def agent_thread(
     data_dir: Path,
-    sink: KeptCanaries | None = None,
+    sink: CanarySink | None = None,
     timeouts: Timeouts = QUICK,
     *,
     node: str = NODE,

@@ -234,6 +234,7 @@ class ReplicaLifecycle:
 
     def _terminate(self, now: Situation) -> None:
         engine = now.live_engine
+        self._rows.stopping(now.row, engine.load)
         engine.terminated_at = time.monotonic()
         processes.send_signal(engine.record.process, signal.SIGTERM)
 

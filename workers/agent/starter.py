@@ -69,7 +69,7 @@ class Starter:
         where: dict[str, Any] = {"host": self._rows.address, "port": port, "engine_key": engine_key}
         tls = node_tls.needed(self._rows.address)
         fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, speaks_tls=tls, **where)
-        changes = {"generation": fresh.generation, "tls_generation": fresh.generation if tls else None, **where}
+        changes = {"tls_generation": fresh.generation if tls else None, **where}
         changes |= {"pid": None, "startup_seconds": None, "start_note": ""}
         zygote = self._zygote(row)
         if row.state == "backoff":
@@ -81,7 +81,7 @@ class Starter:
         elif row.placeholder_id is not None:
             changes |= _not_promoted("its process is gone")
         how = f"start {row.attempts + 1}" if zygote is None else "a promotion"
-        moved = self._rows.move(row, "starting", f"{how} as generation {fresh.generation}", **changes)
+        moved = self._rows.announce(row, fresh.generation, f"{how} as generation {fresh.generation}", **changes)
         return fresh if moved else None
 
     def start(self, row: ReplicaRow) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workers.models.boots import EngineBoot
 from workers.models.deferred import DeferredRequest
 from workers.models.deployments import Deployment, DeploymentPool
 from workers.models.nodes import Level, Node, NodeCertificate, NodeToken, Pool, Slot
@@ -15,6 +16,7 @@ __all__ = [
     "DeferredRequest",
     "Deployment",
     "DeploymentPool",
+    "EngineBoot",
     "GatewayLoad",
     "Level",
     "ModelSecret",

@@ -24,6 +24,7 @@ class Canary:
     endpoint: str
     request_id: RequestId
     replica_id: ReplicaId
+    generation: int
     model_name: str
     revision_id: RevisionId
     started_at_ns: int
@@ -54,6 +55,8 @@ class CanaryTarget:
     port: int
     api_key: str = field(repr=False)
     replica_id: ReplicaId
+    #: Of the replica: the engine process.
+    generation: int
     revision_id: RevisionId
     model_name: str
     #: It serves embeddings, and no text.
@@ -71,6 +74,7 @@ class CanaryTarget:
             endpoint=endpoint,
             request_id=cast(RequestId, new_id()),
             replica_id=self.replica_id,
+            generation=self.generation,
             model_name=self.model_name,
             revision_id=self.revision_id,
             started_at_ns=time.time_ns(),

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing.budgets import spending
-from billing.ledger import bulk_insert, ledger, rollups
+from billing.ledger import boot_usage, bulk_insert, ledger, rollups
 from billing.ledger.usage_rows import COLUMNS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
@@ -53,6 +53,7 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
         _post(of_tenants)
         spending.add(of_tenants)
         rollups.add(of_tenants)
+        boot_usage.add(new)
         _move(positions, node)
         keys.note_used(_used(of_tenants))
     return len(new)

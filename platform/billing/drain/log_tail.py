@@ -43,8 +43,7 @@ class LogTail:
         self._open: dict[int, _Open] = {}
 
     def read(self, segments: Sequence[Segment], *, alive: bool, limit: int) -> list[UsageRow]:
-        """Return up to ``limit`` further rows; at the end of a dead writer's log, also a row for each open request
-        that does not run again.
+        """Return up to ``limit`` further rows; at the end of a dead writer's log, also a row for each open request.
 
         ``segments`` are the writer's, in order, listed after ``alive`` was determined.
         """
@@ -64,8 +63,7 @@ class LogTail:
                     if len(rows) >= limit:
                         return rows
         if not alive:
-            left_open = [left for left in self._open.values() if not left.start.deferred]
-            rows += [usage_rows.interrupted(left.start, left.progress) for left in left_open]
+            rows += [row for left in self._open.values() if (row := self._broken_off(left)) is not None]
             self._open.clear()
             self.finished = True
         return rows
@@ -94,8 +92,17 @@ class LogTail:
             case End():
                 return self._end(record)
             case Withdrawn():
-                self._open.pop(record.request_id.int, None)
+                left = self._open.pop(record.request_id.int, None)
+                return self._attempt(left.start) if left is not None and self.at > self.stored else None
         return None
+
+    def _broken_off(self, left: _Open) -> UsageRow | None:
+        """Return the row of a request whose process died."""
+        return self._attempt(left.start) if left.start.deferred else usage_rows.interrupted(left.start, left.progress)
+
+    def _attempt(self, start: Start) -> UsageRow | None:
+        """Return the row of an attempt at a request that runs again; None if no engine had it."""
+        return usage_rows.attempt(start, self.writer_id) if start.replica_id is not None else None
 
     def _end(self, end: End) -> UsageRow | None:
         left = self._open.pop(end.request_id.int, None)

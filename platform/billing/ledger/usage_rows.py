@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ import msgspec
 from billing.models import UsageRecord
 from billing.pricing.rating import Charge, Price, rate
 from billing.wal.records import End, Progress, Start
-from tenants.ids import created_at
+from tenants.ids import RequestId, created_at
 
 #: Roll-ups and postings cover quarters of an hour, because some time zones are offset by :15, :30 or :45.
 BUCKET_SECONDS = 900
@@ -109,6 +110,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Shown(doc="Time per output token of a stream, after the first. null: not a stream of two tokens or more."),
     ] = None
+    replica_generation: Annotated[int, Shown(in_api=False, in_csv=False)] = 0
+    sequences: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
+    prompt_copies: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,10 @@ COLUMNS = UsageRow.__struct_fields__
 SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, include_extras=True).items())
 #: The integer of an id: hashing and comparing UUIDs themselves takes ten times as long.
 NUMBER = attrgetter("int")
+#: Of a column.
+_MOST_SEQUENCES = 2**15 - 1
 _TENANT: str = UsageRecord.Purpose.TENANT.value
+_LOST: str = UsageRecord.Purpose.LOST.value
 _FROM_CLIENTS = frozenset(
     {
         "endpoint",
@@ -231,7 +238,7 @@ def finished(start: Start, end: End) -> UsageRow:
         avoided_cached_prompt_tokens=end.avoided_cached_prompt_tokens,
         avoided_completion_tokens=end.avoided_completion_tokens,
         avoided_engine_ms=end.avoided_engine_ms,
-        source_id=end.source_id,
+        source_id=end.source_id or start.retry_of,
         ttft_ms=end.ttft_ms,
         duration_ms=end.duration_ms,
         client_request_id=_text("client_request_id", start.client_request_id),
@@ -245,6 +252,9 @@ def finished(start: Start, end: End) -> UsageRow:
         routing_split=_text("routing_split", end.routing_split),
         finish_reason=_text("finish_reason", end.finish_reason),
         tpot_ms=_tpot_ms(start, end),
+        replica_generation=start.replica_generation if end.replica_id is not None else 0,
+        sequences=min(start.sequences, _MOST_SEQUENCES),
+        prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),
     )
 
 
@@ -285,9 +295,30 @@ def interrupted(start: Start, progress: Progress | None) -> UsageRow:
     )
 
 
+def attempt(start: Start, writer_id: UUID) -> UsageRow:
+    """Return the row of an attempt that broke off and left no row of its own, because the request runs again.
+
+    It costs nothing. Its id follows from the request's and the writer's, so a second reading makes the same row.
+    """
+    digest = int.from_bytes(hashlib.blake2b(start.request_id.bytes + writer_id.bytes, digest_size=8).digest())
+    number = (start.request_id.int >> 64 << 64) | (0x2 << 62) | (digest & ((1 << 62) - 1))
+    begun = msgspec.structs.replace(
+        start,
+        request_id=RequestId(UUID(int=number)),
+        purpose="retry",
+        retry_of=start.request_id,
+        client_request_id="",
+        prompt_tokens_estimate=0,
+    )
+    return interrupted(begun, None)
+
+
 def rated(row: UsageRow, price: Price | None) -> UsageRow:
-    """Return the row with its charge, or unchanged if there is no price. A refusal costs nothing at any price."""
-    if row.refusals:
+    """Return the row with its charge, or unchanged if there is no price.
+
+    A refusal costs nothing at any price, and what was lost with an engine is nobody's.
+    """
+    if row.refusals or row.purpose == _LOST:
         return msgspec.structs.replace(row, amount_pico=0)
     if price is None:
         return row

@@ -48,6 +48,13 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     held_pico: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     #: It runs again under the same id if its process dies, so an interrupted attempt leaves no row.
     deferred: bool = False
+    #: The engine process of ``replica_id``; 0: no replica, or written by an earlier release.
+    replica_generation: Tokens = 0
+    #: How many sequences the engine makes of it, and how often it reads and counts each prompt (``n``).
+    sequences: Tokens = 1
+    prompt_copies: Tokens = 1
+    #: For a retry: the request whose earlier attempt this is.
+    retry_of: RequestId | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):

@@ -22,7 +22,8 @@ from gateway.metering.usage_log import UsageLog
 from gateway.protocols.endpoint import NOTHING, Usage
 from gateway.request import RequestContext
 from routing.explanation import PrefixMatch
-from tenants.ids import ReplicaId, RequestId, RevisionId
+from tenants.ids import RequestId, new_id
+from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class Meter:
         self.cost_reservation: CostReservation | None = None
         #: The amount held, recorded in every START.
         self._held_pico = 0
+        #: The replica of the START failed after it received the request.
+        self._attempt_failed = False
         #: The estimated usage of the prompt while an engine runs it, and how much of it was expected to be cached.
         self.prompt_usage = NOTHING
         self._match: PrefixMatch | None = None
@@ -98,8 +101,7 @@ class Meter:
         self,
         *,
         prompt_tokens_estimate: int,
-        replica_id: UUID | None,
-        revision_id: RevisionId,
+        endpoint: Endpoint,
         route_reason: str,
         cached_tokens_estimate: int = 0,
         match: PrefixMatch | None = None,
@@ -107,18 +109,25 @@ class Meter:
     ) -> None:
         """Write the START; again for each further replica, of which the last counts. Raises Unavailable.
 
-        ``revision_id``: of the replica. A request that no engine runs has the model's active one.
         Does nothing for an endpoint that is not metered.
         """
         if not self._call.endpoint.metered:
             return
-        self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason, revision_id))
+        start = self._new_start(prompt_tokens_estimate, endpoint, route_reason)
+        self._begin(*self._failed_attempt(), start)
         cached = min(cached_tokens_estimate, prompt_tokens_estimate)
         self.prompt_usage = Usage(
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
         self._match = match
         self._split = split
+
+    def attempt_failed(self) -> None:
+        """Record that the replica of the last START may have worked on the request and gave no response.
+
+        If another one is tried, the first has a row of its own: its engine may have counted tokens.
+        """
+        self._attempt_failed = True
 
     def engine_failed(self) -> None:
         """Record that the engine failed: no engine runs the request until the next :meth:`start`."""
@@ -255,9 +264,30 @@ class Meter:
         except WalError as error:
             raise _unavailable(error) from error
 
-    def _begin(self, start: Start) -> None:
-        """Write a START. Only a written one needs an END."""
-        self._append(start)
+    def _failed_attempt(self) -> tuple[Start | End, ...]:
+        """Return the records of the attempt before this one, if its engine may have worked on it: a retry's."""
+        failed, start = self._attempt_failed, self._start
+        self._attempt_failed = False
+        if not failed or start is None or start.replica_id is None:
+            return ()
+        identity = RequestId(new_id())
+        retry = msgspec.structs.replace(
+            start,
+            request_id=identity,
+            purpose="retry",
+            retry_of=start.request_id,
+            client_request_id="",
+            held_pico=0,
+            deferred=False,
+        )
+        end = self._new_end("engine_error", 0, NOTHING, "estimated")
+        return retry, msgspec.structs.replace(end, request_id=identity, source_id=None)
+
+    def _begin(self, *records: Start | End) -> None:
+        """Write a START, after other records. Only a written one needs an END."""
+        self._append(*records)
+        start = records[-1]
+        assert isinstance(start, Start)
         self._start = start
         self._timeline.has_record = True
 
@@ -290,14 +320,10 @@ class Meter:
         if self._wal.failure is None:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, retry)
 
-    def _new_start(
-        self,
-        prompt_tokens_estimate: int,
-        replica_id: UUID | None,
-        route_reason: str,
-        revision_id: RevisionId | None = None,
-    ) -> Start:
+    def _new_start(self, prompt_tokens_estimate: int, endpoint: Endpoint | None, route_reason: str) -> Start:
+        """Return a START. A request that no engine runs has the model's active revision."""
         result, reason = self.cache
+        body = self._call.body
         return Start(
             request_id=RequestId(self._timeline.request_id),
             tenant_id=self._caller.tenant_id,
@@ -306,16 +332,19 @@ class Meter:
             purpose="tenant",
             endpoint=self._call.path,
             model_name=self._model.name,
-            revision_id=self._model.revision_id if revision_id is None else revision_id,
+            revision_id=self._model.revision_id if endpoint is None else endpoint.revision_id,
             started_at_ns=self._timeline.started_at_ns,
             stream=self._call.stream,
             prompt_tokens_estimate=prompt_tokens_estimate,
             client_request_id=self._timeline.client_request_id,
-            replica_id=ReplicaId(replica_id) if replica_id else None,
+            replica_id=endpoint.replica_id if endpoint is not None else None,
             cache_result=result,
             cache_reason=reason,
             route_reason=route_reason,
             held_pico=self._held_pico,
+            replica_generation=endpoint.generation if endpoint is not None else 0,
+            sequences=self._call.endpoint.sequences(body),
+            prompt_copies=body.get("n") or 1,
         )
 
     def _new_end(

@@ -157,6 +157,10 @@ class Endpoint:
         """Return the number of completions."""
         return 1 if self.limits else 0
 
+    def sequences(self, body: Mapping[str, Any]) -> int:
+        """Return how many sequences an engine makes of the request."""
+        return self.choices(body)
+
     def max_new_tokens(self, body: Mapping[str, Any]) -> int | None:
         """Return the limit of new tokens for each choice; None leaves it to the model's context."""
         for name in self.limits:

@@ -181,6 +181,7 @@ class Dispatcher:
                 if isinstance(error, ReadTimeout | ResponseTooLarge):
                     raise _overran(error, dispatch) from None
                 if _may_be_its_fault(error):
+                    dispatch.meter.attempt_failed()
                     timeline.failed_engines += 1
                     self._suspect_requests.engine_failed(context, endpoint)
                 if isinstance(error, WrongStatus):
@@ -254,8 +255,7 @@ class Dispatcher:
             dispatch.meter.start(
                 prompt_tokens_estimate=dispatch.request.prefix.tokens,
                 cached_tokens_estimate=choice.warm_tokens,
-                replica_id=choice.replica_id,
-                revision_id=endpoint.revision_id,
+                endpoint=endpoint,
                 route_reason=choice.reason,
                 match=match,
                 split=dispatch.turn.split,

@@ -121,9 +121,11 @@ def _agent() -> Health:
 
 def _control() -> Health:
     from hearth.health.bounded_call import BoundedCall
+    from reconciliation import metrics as reconciliation
     from workers import fleet_counts
 
     fleet = BoundedCall(fleet_counts.read)
+    proof = BoundedCall(reconciliation.read)
     tick_age = metrics.TICKS.age_seconds
     return Health(
         role="control",
@@ -137,6 +139,7 @@ def _control() -> Health:
             *retention.metrics.CONTROL,
             metrics.AgeGauge("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
             metrics.FleetCollector(lambda: fleet.call(DATABASE_PATIENCE_SECONDS)),
+            reconciliation.ProofCollector(lambda: proof.call(DATABASE_PATIENCE_SECONDS)),
         ),
     )
 

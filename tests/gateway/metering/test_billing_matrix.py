@@ -196,7 +196,7 @@ def drained(gateway: Gateway) -> dict[str, tuple[Outcome, int | None]]:
             ),
             row.amount_pico,
         )
-        for row in UsageRecord.objects.all()
+        for row in UsageRecord.objects.filter(purpose="tenant")
     }
 
 

@@ -32,6 +32,9 @@ async def test_a_replica_that_hangs_up_is_replaced_before_the_first_byte(gateway
     assert len(gateway.engines[0].bodies) == 1  # then it is passed over
     assert [end.state for end in gateway.ends()] == ["complete"] * 4
     assert len(gateway.starts()) == 5
+    (retry,) = gateway.retries()  # the engine that hung up may have counted tokens
+    assert (retry.replica_id, retry.retry_of) == (gateway.starts()[0].replica_id, gateway.starts()[0].request_id)
+    assert retry.replica_generation == gateway.starts()[0].replica_generation
     await gateway.idle()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import psycopg
 import pytest
 from django.contrib.sessions.backends.db import SessionStore
@@ -16,7 +17,7 @@ from psycopg.errors import InsufficientPrivilege
 from billing.budgets import spending
 from billing.drain import batch
 from billing.drain.batch import Position
-from billing.models import UsageRecord, WalOffset
+from billing.models import BootUsage, UsageRecord, WalOffset
 from catalogue.models import Model, ModelRevision
 from hearth import canary_log
 from hearth.instance.start_options import PoolOptions
@@ -31,7 +32,7 @@ from tests.tenants.customers import Customer
 from tests.workers.agent_processes import node_urls
 from tests.workers.conftest import Fleet, add_node
 from workers import node_role
-from workers.models import DeferredRequest, Node, Replica, Slot, Weights
+from workers.models import DeferredRequest, EngineBoot, Node, Replica, Slot, Weights
 from workers.weights import hub_tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -157,6 +158,15 @@ def test_a_node_writes_its_own_rows_and_no_others(stolen: Connection, fleet: Fle
         new_id(),
         theirs.id,
     )
+    for replica in Replica.objects.all():
+        EngineBoot.objects.create(replica=replica, generation=1)
+        BootUsage.objects.create(replica_id=replica.id, generation=1, purpose="canary")
+        BootUsage.objects.create(replica_id=replica.id, generation=1, purpose="tenant")
+    assert changed(stolen, "UPDATE workers_engineboot SET prompt_tokens = 9") == 1
+    assert changed(stolen, "UPDATE billing_bootusage SET prompt_tokens = 9") == 1
+    refused(stolen, _BOOT, new_id(), theirs.id)
+    refused(stolen, "UPDATE workers_engineboot SET whole = true")
+    refused(stolen, "DELETE FROM workers_engineboot")
     theirs.refresh_from_db()
     assert (theirs.host, theirs.port) == ("", None)
     assert Node.objects.get(name="n2").epoch == other.epoch
@@ -192,7 +202,7 @@ def test_a_node_joins_stores_its_canaries_and_leaves_with_these_rights(
     cluster.declare_secrets()
     Node.objects.filter(name="n1").update(lease_expires_at=None)
     deployment = fleet.deploy(1)
-    Replica.objects.create(deployment=deployment, revision=fleet.revision, node=fleet.node)
+    own = Replica.objects.create(deployment=deployment, revision=fleet.revision, node=fleet.node)
     platform = TenantId(UUID(str(stolen.execute("SELECT id FROM tenants_tenant").fetchall()[0][0])))
     with connection.cursor() as cursor:
         cursor.execute("SET ROLE hearth_node_n1")
@@ -201,7 +211,9 @@ def test_a_node_joins_stores_its_canaries_and_leaves_with_these_rights(
             cluster.check_secrets(NODE_SECRETS)
             assert cluster.join("n1", PoolOptions()) == fleet.pool
             canary_log.open_log("agent").close()
-            canary = row_at(timezone.now(), platform, purpose="canary")
+            canary = msgspec.structs.replace(
+                row_at(timezone.now(), platform, purpose="canary"), replica_id=own.id, replica_generation=1
+            )
             position = {new_id(): Position(1, 9)}
             assert batch.store([canary], position, node="n1") == 1
             assert batch.store([canary], position, node="n1") == 0
@@ -235,6 +247,11 @@ _USAGE = """
         completion_tokens, tokens_source, currency, duration_ms)
     VALUES (%s, %s, %s, %s, %s, '/v1/completions', 'demo', %s, %s, %s, 'complete', 200, false, 'bypass', 1, 0, 1,
         'engine', 'USD', 1)
+"""
+_BOOT = """
+    INSERT INTO workers_engineboot (id, replica_id, generation, "end", whole, prompt_tokens, completion_tokens,
+        finished_sequences, open_sequences)
+    VALUES (%s, %s, 2, '', true, 0, 0, 0, 0)
 """
 _DECLARE = """
     INSERT INTO tenants_auditentry (id, action, actor_kind, actor, object_kind, object_id)

@@ -19,6 +19,11 @@ _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: An engine's metrics are some 100 KiB, and the answer to a canary less.
 LARGEST_PAGE_BYTES = 8 * 2**20
 _CHUNK_BYTES = 1 << 16
+_FINISHED = re.compile(
+    r'^vllm:request_success_total\{(?:[^}]*,)?finished_reason="(\w+)"[^}]*\} ([0-9.eE+-]+)$', re.MULTILINE
+)
+#: Reasons for which a sequence ended without a response.
+_UNFINISHED = ("abort", "error")
 #: Of a column.
 LARGEST_NUMBER = 2**31 - 1
 #: The metrics of each total.
@@ -32,6 +37,19 @@ _TOTALS = {
 }
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """What an engine process has counted since its start. ``cached_prompt_tokens`` are part of ``prompt_tokens``.
+
+    ``finished_sequences``: those that came to their end; vLLM does not count one that its client gave up.
+    """
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int | None = None
+    completion_tokens: int = 0
+    finished_sequences: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +70,7 @@ class EngineLoad:
     host_cache_tokens: int | None = None
     context_tokens: int | None = None
     totals: Totals = field(default_factory=Totals)
+    counters: EngineCounters = field(default_factory=EngineCounters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +145,17 @@ def parse_load(text: str) -> EngineLoad | None:
         host_cache_tokens=own.get("host_cache_tokens"),
         context_tokens=own.get("context_tokens"),
         totals=Totals(**{name: sums.get(metric, 0.0) for name, metric in _TOTALS.items()}),
+        counters=_counters(text, sums),
+    )
+
+
+def _counters(text: str, sums: Mapping[str, float]) -> EngineCounters:
+    cached = sums.get("prompt_tokens_cached_total")
+    return EngineCounters(
+        prompt_tokens=int(sums.get("prompt_tokens_total", 0)),
+        cached_prompt_tokens=None if cached is None else int(cached),
+        completion_tokens=int(sums.get("generation_tokens_total", 0)),
+        finished_sequences=int(sum(float(n) for reason, n in _FINISHED.findall(text) if reason not in _UNFINISHED)),
     )
 
 

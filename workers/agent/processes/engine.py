@@ -204,6 +204,7 @@ class EngineProcesses:
             port=record.port,
             api_key=engine_keys.derive(row.replica_id, row.engine_key),
             replica_id=row.replica_id,
+            generation=record.generation,
             revision_id=row.revision_id,
             model_name=row.program.served_name,
             embeds=serves_embeddings(row.program.engine_args),

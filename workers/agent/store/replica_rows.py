@@ -29,10 +29,22 @@ from workers import metrics, processes
 from workers.agent.probes.http_probe import EngineLoad
 from workers.agent.probes.recent_times import Times
 from workers.agent.readings.node_readings import DeviceReading
+from workers.agent.store import boot_rows
 from workers.devices.provider import Device
 from workers.engines.start_parts import StartParts
 from workers.errors import NotFound, Superseded
-from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime, Weights
+from workers.models import (
+    EngineBoot,
+    Level,
+    Node,
+    Placeholder,
+    Replica,
+    ReplicaEvent,
+    Slot,
+    SlotLease,
+    StartTime,
+    Weights,
+)
 from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler, slot_leases
 from workers.serving import endpoints, engine_keys
@@ -50,6 +62,8 @@ State = Literal[
     "lost",
     "failed",
 ]
+#: Its engine has ended, or is about to be killed.
+_WITHOUT_PROCESS = frozenset({"backoff", "stopped", "failed"})
 FAILURE_WINDOW = dt.timedelta(minutes=10)
 #: Longest pause between two statements of a transaction that holds the node.
 LONGEST_PAUSE_MS = 5000
@@ -236,6 +250,8 @@ class NodeRows:
         with self.owning():
             changed = self._same(row).update(state=to, state_since=Now(), **changes)
             if changed:
+                if to in _WITHOUT_PROCESS:
+                    boot_rows.end(row.replica_id, EngineBoot.End.KILLED)
                 ReplicaEvent.objects.create(
                     replica_id=row.replica_id, from_state=row.state, to_state=to, reason=reason[:500]
                 )
@@ -300,11 +316,35 @@ class NodeRows:
         with self.owning():
             return bool(self._same(row).update(**changes))
 
+    def announce(self, row: ReplicaRow, generation: int, reason: str, **changes: Any) -> bool:
+        """Move the replica to starting, as a new generation. False if the replica has changed. Raises Superseded."""
+        with self.owning():
+            moved = self.move(row, "starting", reason, generation=generation, **changes)
+            if moved:
+                boot_rows.begin(row.replica_id, generation)
+        return moved
+
     def observe(self, row: ReplicaRow, load: EngineLoad, times: Times) -> bool:
-        """Write the engine's load, and how fast it answered in the last minute.
+        """Write the engine's load, its counters, and how fast it answered in the last minute.
 
         False if the replica has changed. Raises Superseded.
         """
+        with self.owning():
+            boot_rows.count(row.replica_id, row.generation, load)
+            return self._observe(row, load, times)
+
+    def stopping(self, row: ReplicaRow, load: EngineLoad | None) -> None:
+        """Write the counters of an engine that is stopped now; the last ones if no request is left on it.
+
+        Raises Superseded.
+        """
+        with self.owning():
+            if load is not None:
+                boot_rows.count(row.replica_id, row.generation, load)
+                if load.running + load.waiting == 0:
+                    boot_rows.end(row.replica_id, EngineBoot.End.ORDERLY)
+
+    def _observe(self, row: ReplicaRow, load: EngineLoad, times: Times) -> bool:
         return self.note(
             row,
             running_requests=load.running,

@@ -117,6 +117,7 @@ def _target(row: Replica) -> CanaryTarget:
         port=row.port,
         api_key=engine_keys.derive(ReplicaId(row.id), row.engine_key),
         replica_id=ReplicaId(row.id),
+        generation=row.generation,
         revision_id=RevisionId(row.revision_id),
         model_name=row.revision.model.name,
         embeds=serves_embeddings(row.revision.engine_args),

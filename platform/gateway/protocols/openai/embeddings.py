@@ -42,6 +42,11 @@ class Embeddings(Endpoint):
             return conversation(body["messages"])
         return [PromptMessage(head=b"input", text=as_bytes(body["input"]))]
 
+    def sequences(self, body: Mapping[str, Any]) -> int:
+        """Return the number of inputs: a list of token ids is one."""
+        given = body.get("input")
+        return len(given) if isinstance(given, list) and given and not isinstance(given[0], int) else 1
+
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage, which has prompt tokens only."""
         return usage_of(document["usage"]) if document.get("usage") else None

@@ -1,0 +1,112 @@
+"""Compare usage with the ledger and with the roll-ups: each tenant's month, exact, from one snapshot of the database.
+
+Months are those of the usage table's partitions (UTC, by request id), and only named partitions are read: retired
+months are on final statements, which ``hearth retention`` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from psycopg import sql
+
+from billing.ledger import partitions
+from billing.ledger.partitions import Month
+from reconciliation.models import BookGap
+from tenants.ids import first_id_at
+
+_USAGE = """
+    SELECT tenant_id, currency, coalesce(sum(amount_pico), 0),
+        sum(prompt_tokens::bigint + cached_prompt_tokens + completion_tokens)
+    FROM {table} WHERE purpose = 'tenant' GROUP BY tenant_id, currency
+"""
+_LEDGER = """
+    SELECT account.tenant_id, account.currency, sum(entry.amount_pico)
+    FROM billing_ledgertransaction posting
+    JOIN billing_ledgerentry entry ON entry.transaction_id = posting.id
+    JOIN billing_ledgeraccount account ON account.id = entry.account_id AND account.kind = 'receivable'
+    WHERE posting.source >= %s AND posting.source < %s GROUP BY account.tenant_id, account.currency
+"""
+_ROLLUPS = """
+    SELECT tenant_id, sum(amount_pico), sum(prompt_tokens + cached_prompt_tokens + completion_tokens)
+    FROM billing_usagerollup WHERE starts_at >= %s AND starts_at < %s GROUP BY tenant_id
+"""
+
+
+def compare(now: datetime, since: datetime | None = None) -> int:
+    """Compare the months from ``since`` on, else this one, and in its first days the one before; replace their gaps.
+
+    Returns how many sums were compared.
+    """
+    first = partitions.month_of(since) if since is not None else _first(now)
+    months = [month for month in partitions.existing() if first <= month <= partitions.month_of(now)]
+    compared = 0
+    for month in months:
+        sums, gaps = _compare(month)
+        compared += sums
+        with transaction.atomic():
+            BookGap.objects.filter(month=str(month)).delete()
+            BookGap.objects.bulk_create(gaps)
+    return compared
+
+
+def _first(now: datetime) -> Month:
+    month = partitions.month_of(now)
+    return month.before(1) if now.day <= 3 else month
+
+
+def _compare(month: Month) -> tuple[int, list[BookGap]]:
+    alone = not connection.in_atomic_block
+    with transaction.atomic(), connection.cursor() as cursor:
+        if alone:
+            # What drains store meanwhile changes all sums or none.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute(sql.SQL(_USAGE).format(table=sql.Identifier(month.table)))
+        usage = {(tenant, currency): (int(pico), int(tokens)) for tenant, currency, pico, tokens in cursor.fetchall()}
+        bounds = [f"usage:{first_id_at(each)}" for each in (month.begin, month.next.begin)]
+        cursor.execute(_LEDGER, bounds)
+        ledger = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
+        cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
+        rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}
+    keys = usage.keys() | ledger.keys()
+    tenants = {tenant for tenant, _ in usage} | rollups.keys()
+    gaps = [*_ledger_gaps(month, usage, ledger), *_rollup_gaps(month, usage, rollups)]
+    return len(keys) + len(tenants), gaps
+
+
+_Usage = dict[tuple[UUID, str], tuple[int, int]]
+
+
+def _ledger_gaps(month: Month, usage: _Usage, ledger: dict[tuple[UUID, str], int]) -> Iterator[BookGap]:
+    for key in sorted(usage.keys() | ledger.keys(), key=str):
+        charged, posted = usage.get(key, (0, 0))[0], ledger.get(key, 0)
+        if charged != posted:
+            yield _gap(month, key[0], "ledger", key[1], usage_pico=charged, book_pico=posted)
+
+
+def _rollup_gaps(month: Month, usage: _Usage, rollups: dict[UUID, tuple[int, int]]) -> Iterator[BookGap]:
+    sums: dict[UUID, tuple[int, int]] = {}
+    for (tenant, _), (pico, tokens) in usage.items():
+        before = sums.get(tenant, (0, 0))
+        sums[tenant] = before[0] + pico, before[1] + tokens
+    for tenant in sorted(sums.keys() | rollups.keys()):
+        (pico, tokens), rolled = sums.get(tenant, (0, 0)), rollups.get(tenant, (0, 0))
+        if (pico, tokens) != rolled:
+            yield _gap(
+                month,
+                tenant,
+                "roll-ups",
+                "",
+                usage_pico=pico,
+                book_pico=rolled[0],
+                usage_tokens=tokens,
+                book_tokens=rolled[1],
+            )
+
+
+def _gap(month: Month, tenant: UUID, book: str, currency: str, **sums: Any) -> BookGap:
+    return BookGap(tenant_id=tenant, month=str(month), book=book, currency=currency, **sums)
