@@ -95,7 +95,7 @@ UPDATE: Mapping[str, str] = {
         "requests, sequences, prompt_tokens, cached_prompt_tokens, completion_tokens, shared_requests, cut_requests, "
         "cut_sequences, cut_prompt_tokens, cut_completion_tokens"
     ),
-    "billing_waloffset": 'node, segment, "offset", updated_at',
+    "billing_waloffset": 'node, segment, "offset", updated_at, caught_up_at',
 }
 
 _OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_user AND removed_at IS NULL)"

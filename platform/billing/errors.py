@@ -9,7 +9,8 @@ BillingError
 │   └── RecordTooLarge        one record is larger than a frame
 ├── WalDirectoryBusy          another drain owns the directory
 ├── MixedCurrencies           a month charged in several currencies has no single total
-├── NotFinal                  a month's statement cannot be final yet
+├── NotClosed                 a tenant's month cannot be closed yet
+├── NotReopened               a tenant's month cannot be reopened
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
 └── PriceRefused              a price change that is not allowed
     ├── PriceOutOfRange       negative or above the highest allowed price
@@ -81,11 +82,22 @@ class RequestsDeleted(BillingError):
         self.month = month
 
 
-class NotFinal(BillingError):
-    """A tenant's statement of a month cannot be final yet. Carries the tenant, the month as YYYY-MM and the reason."""
+class NotClosed(BillingError):
+    """A tenant's month cannot be closed. Carries the tenant's slug, the month as YYYY-MM, the reason, what to do."""
+
+    def __init__(self, tenant: str, month: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{month} of {tenant} stays open: {reason}. {remedy}".rstrip())
+        self.tenant = tenant
+        self.month = month
+        self.reason = reason
+        self.remedy = remedy
+
+
+class NotReopened(BillingError):
+    """A tenant's month stays as it is. Carries the tenant's slug, the month as YYYY-MM, and the reason."""
 
     def __init__(self, tenant: str, month: str, reason: str) -> None:
-        super().__init__(f"the statement of {tenant} for {month} is not final: {reason}")
+        super().__init__(f"{month} of {tenant} is not reopened: {reason}")
         self.tenant = tenant
         self.month = month
         self.reason = reason

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Now
 
 from tenants.ids import new_id
 
@@ -316,6 +316,119 @@ class FinalStatement(models.Model):
         return f"{self.tenant_id} {self.year}-{self.month:02}"
 
 
+class BillingMonth(models.Model):
+    """One closing of a tenant's month, with the lines it froze. A trigger refuses all changes but its reopening.
+
+    A month without a row, or whose latest row was reopened, is open. Closing it again makes the next revision.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    year = models.PositiveSmallIntegerField()
+    month = models.PositiveSmallIntegerField()
+    revision = models.PositiveSmallIntegerField()
+    timezone = models.CharField(max_length=63)
+    currency = models.CharField(max_length=3)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    #: It covers the requests with ids from ``first_id`` to before ``behind_id``.
+    first_id = models.UUIDField()
+    behind_id = models.UUIDField()
+    #: How long after its end it had to stay open.
+    grace_hours = models.PositiveSmallIntegerField()
+    #: The sum of its lines, which is that of the ledger's postings.
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    #: ``billing.reports.statements.Statement`` without its lines.
+    document = models.JSONField()
+    closed_at = models.DateTimeField(db_default=Now(), editable=False)
+    closed_by = models.CharField(max_length=200)
+    reopen_reason = models.CharField(max_length=500, blank=True, default="", db_default="")
+    reopen_requested_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    reopen_requested_at = models.DateTimeField(null=True)
+    reopened_by = models.CharField(max_length=200, blank=True, default="", db_default="")
+    reopened_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant_id", "year", "month", "revision"), name="month_revision_once"),
+            models.UniqueConstraint(
+                fields=("tenant_id", "year", "month"), condition=Q(reopened_at=None), name="month_closed_once"
+            ),
+            models.CheckConstraint(
+                name="reopened_by_a_second_person",
+                condition=Q(reopened_at=None)
+                | (
+                    Q(reopen_requested_at__isnull=False)
+                    & ~Q(reopen_reason="")
+                    & ~Q(reopened_by="")
+                    & ~Q(reopened_by=F("reopen_requested_by"))
+                ),
+            ),
+        )
+        indexes = (models.Index(fields=("tenant_id", "behind_id"), name="months_by_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.name} r{self.revision}"
+
+    @property
+    def name(self) -> str:
+        """The month as YYYY-MM."""
+        return f"{self.year}-{self.month:02}"
+
+    @property
+    def state(self) -> str:
+        """``closed``, or ``reopened``: it is open again, and these lines are history."""
+        return "closed" if self.reopened_at is None else "reopened"
+
+
+class MonthLine(models.Model):
+    """One frozen line of a closing. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    closing = models.ForeignKey(BillingMonth, on_delete=models.PROTECT, related_name="lines")
+    tenant_id = models.UUIDField()
+    position = models.PositiveIntegerField()
+    #: The closed month, as YYYY-MM, whose late requests this adjusts; empty: requests of the month itself.
+    adjusts_month = models.CharField(max_length=7, blank=True, default="", db_default="")
+    model_name = models.CharField(max_length=200)
+    token_class = models.CharField(max_length=16)
+    quantity = models.PositiveBigIntegerField()
+    unit_price_pico = models.PositiveBigIntegerField()
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("closing", "position"), name="month_line_once"),
+            models.CheckConstraint(
+                name="month_line_is_quantity_times_price",
+                condition=Q(
+                    amount_pico=Cast("quantity", models.DecimalField(max_digits=38, decimal_places=0))
+                    * F("unit_price_pico")
+                ),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.closing_id} {self.position}"
+
+
+class LatePosting(models.Model):
+    """A posting for requests of a month that was closed before. A trigger of the ledger makes it; it never changes."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    transaction = models.OneToOneField(LedgerTransaction, on_delete=models.PROTECT, related_name="late")
+    tenant_id = models.UUIDField()
+    #: Both as YYYY-MM: the month of the requests, and the month on whose statement they are an adjustment.
+    month = models.CharField(max_length=7)
+    billed_month = models.CharField(max_length=7)
+
+    class Meta:
+        indexes = (models.Index(fields=("tenant_id", "billed_month"), name="late_by_billed_month"),)
+
+    def __str__(self) -> str:
+        return f"{self.transaction_id} of {self.month} in {self.billed_month}"
+
+
 class BypassRollup(models.Model):
     """How many requests bypassed the prediction cache in 15 minutes, by reason. Maintained like UsageRollup."""
 
@@ -382,6 +495,8 @@ class WalOffset(models.Model):
     node = models.CharField(max_length=253)
     segment = models.PositiveIntegerField()
     offset = models.PositiveBigIntegerField()
+    #: Everything that the writer had written before this moment is stored; None: the drain has not said so yet.
+    caught_up_at = models.DateTimeField(null=True)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:

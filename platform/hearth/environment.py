@@ -337,6 +337,13 @@ class RequestSettings(_Settings):
         description="When usage records reach the disk: `group` within 10 ms of the write, `always` before the last "
         "byte is sent. Both survive the death of the process; `always` survives the death of the host.",
     )
+    month_grace_hours: int = Field(
+        default=48,
+        ge=1,
+        le=720,
+        description="Hours after the end of a month before it can be closed, for records of hosts that were cut off. "
+        "Later ones become an adjustment of the next month.",
+    )
     trusted_proxies: Networks = Field(
         default=(),
         description="Networks (CIDR) of the proxies and load balancers in front of gateway and portal, comma "

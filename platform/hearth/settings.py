@@ -179,6 +179,7 @@ SEND_TIMEOUT_SECONDS = ENVIRONMENT.send_timeout_seconds
 WAL_DIR = DATA_DIR / "wal"
 WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes
 WAL_SYNC = ENVIRONMENT.wal_sync
+MONTH_GRACE_HOURS = ENVIRONMENT.month_grace_hours
 NODE_NAME = ENVIRONMENT.node
 NODE_ADDRESS = ENVIRONMENT.node_address
 METRICS_ADDRESSES = health_ports.addresses(from_environment(), NODE_ADDRESS)

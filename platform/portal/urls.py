@@ -7,7 +7,7 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, fleet_file, models, prices, retention, secrets, tenants
+from portal.pages.operator import fleet, fleet_file, models, months, prices, retention, secrets, tenants
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
 
@@ -30,6 +30,7 @@ urlpatterns: list[URLPattern] = [
     path("prices/", prices.index, name="prices"),
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
+    path("months/", months.index, name="months"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
     path("tenants/", tenants.index, name="tenants"),

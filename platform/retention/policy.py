@@ -40,8 +40,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="requests",
         field="requests_months",
-        covers="Rows of single requests, whole months at a time. A month is kept until each tenant's statement of it "
-        "is final. Statements, the ledger and roll-ups stay.",
+        covers="Rows of single requests, whole months at a time. A month is kept until each tenant's "
+        "month is closed. Statements, the ledger and roll-ups stay.",
         smallest=2,
         largest=120,
     ),

@@ -1,4 +1,4 @@
-"""Retire months of requests: each tenant's statement becomes final, then the month's partition is dropped.
+"""Retire months of requests that every tenant with requests in them has closed: the month's partition is dropped.
 
 Roll-ups, the ledger and statements stay. A month that cannot be retired is held, with the reason, and tried again.
 """
@@ -12,17 +12,18 @@ from zoneinfo import ZoneInfo
 
 from django.db import DatabaseError
 
-from billing.errors import NotFinal
 from billing.ledger import partitions
 from billing.ledger.partitions import Month, month_of
 from billing.models import UsageRollup
 from billing.reports import statements
 from retention import metrics
 from retention.models import HeldMonth
-from tenants.ids import TenantId
 from tenants.models import Tenant
 
 log = logging.getLogger(__name__)
+
+#: Tenants that a reason names.
+NAMED_TENANTS = 3
 
 
 def due(since: datetime) -> list[Month]:
@@ -41,10 +42,11 @@ def retire(since: datetime) -> int:
     retired = 0
     held: dict[str, str] = {}
     for month in due(since):
+        if still_open := _open_months(month):
+            held[str(month)] = still_open
+            continue
         try:
             retired += _retire(month)
-        except NotFinal as error:
-            held[str(month)] = str(error)
         except DatabaseError as error:
             held[str(month)] = str(error).strip().partition("\n")[0]
     _remember(held)
@@ -52,13 +54,35 @@ def retire(since: datetime) -> int:
 
 
 def _retire(month: Month) -> int:
-    """Retire one month. Raises NotFinal, DatabaseError."""
-    for tenant in _tenants_in(month):
-        for year, number in _local_months(month, tenant):
-            statements.finalise(TenantId(tenant.id), year, number)
+    """Retire one month. Raises DatabaseError."""
     rows = partitions.retire(month) or 0
     log.info("retired the requests of %s: %d rows", month, rows)
     return rows
+
+
+def _open_months(month: Month) -> str:
+    """Return which tenants' months with requests of this month are open, and what to do; empty if none is."""
+    found: dict[str, list[str]] = {}
+    for tenant in _tenants_in(month):
+        for year, number in _local_months(month, tenant):
+            local = statements.Month(tenant=tenant, year=year, month=number)
+            if statements.kept_statement(local) is None and _has_requests(month, local):
+                found.setdefault(local.name, []).append(tenant.slug)
+    return "; ".join(
+        f"{name} is open for {', '.join(slugs[:NAMED_TENANTS])}"
+        f"{f' and {len(slugs) - NAMED_TENANTS} more' if len(slugs) > NAMED_TENANTS else ''}: "
+        f"run `hearth month close {name}`"
+        for name, slugs in sorted(found.items())
+    )
+
+
+def _has_requests(month: Month, local: statements.Month) -> bool:
+    return UsageRollup.objects.filter(
+        tenant_id=local.tenant.id,
+        starts_at__gte=max(month.begin, local.start),
+        starts_at__lt=min(month.next.begin, local.end),
+        requests__gt=0,
+    ).exists()
 
 
 def _tenants_in(month: Month) -> list[Tenant]:

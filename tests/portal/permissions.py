@@ -20,6 +20,8 @@ from django.urls import URLPattern
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from billing.months import closing, reopening
+from billing.reports.statements import Month
 from portal import urls as page_urls
 from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
@@ -116,8 +118,9 @@ class Scene:
         attempt = self._page if "/portal/" in action else self._api
         if action.startswith("GET"):
             return attempt(action, role, place)
-        before = AuditEntry.objects.count()
         undo = transaction.savepoint()
+        self._close_month(action)
+        before = AuditEntry.objects.count()
         try:
             done = attempt(action, role, place)
             changed = AuditEntry.objects.count() != before
@@ -126,6 +129,14 @@ class Scene:
         finally:
             transaction.savepoint_rollback(undo)
             ChangeLimit.cache.clear()
+
+    def _close_month(self, action: str) -> None:
+        """Bring the month of an action that reopens it to where it can be."""
+        month = Month(tenant=self.world.acme.tenant, year=2024, month=1)
+        if action.endswith(("/reopen", "/confirm-reopening")):
+            closing.close(SOMEONE, month)
+        if action.endswith("/confirm-reopening"):
+            reopening.request(SOMEONE, month, "why")
 
     def _api(self, action: str, role: str, place: Place) -> bool:
         method, path = action.removesuffix(FOR_TENANT).split()
@@ -151,10 +162,11 @@ class Scene:
         tenant = GONE if "/erase" in path else "acme"
         token = self.node_token_id if "node-tokens" in path else self.token_id
         node = LOST if path.endswith("/remove") else "n2"
+        month = "2024-01" if "/months/" in path else f"{timezone.now():%Y-%m}"
         names = {
             "tenant": tenant, "slug": tenant, "project": place.project.slug, "key": place.key.id,
             "limit": place.limit_id, "budget": place.budget_id, "setting": place.setting_id,
-            "request_id": place.request_id, "month": f"{timezone.now():%Y-%m}", "token": token,
+            "request_id": place.request_id, "month": month, "token": token,
             "deployment": ROLLED if ABOUT_OPEN_ROLLOUT.search(path) else fixtures.MODEL,
             "replica": self.fleet.ready.id, "node": node, "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
@@ -168,6 +180,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
     "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
+    "POST /tenants/{tenant}/months/{month}/reopen": lambda place: {"reason": "why"},
     "PATCH /retention": lambda place: {"events_days": 99},
     "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
     "POST /tenants/{tenant}/keys": lambda place: {"name": "new", "project": place.project.slug},
@@ -202,6 +215,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
+    "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
     "POST /portal/fleet/file/": lambda place: {

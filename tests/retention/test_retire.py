@@ -13,6 +13,7 @@ from django.utils import timezone
 from billing.ledger import partitions
 from billing.ledger.partitions import Month
 from billing.models import UsageRecord
+from billing.months import closing
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from catalogue.models import Model, ModelRevision
@@ -140,6 +141,7 @@ def test_an_old_month_of_requests_goes_and_the_ledger_balances(acme: Tenant, as_
     month = partitions.month_of(NOW).before(14)
     price_from(month.begin - timedelta(days=1), DEMO_RATES)
     store(row_at(month.begin + timedelta(days=3), tenant_id), row_at(YOUNG, tenant_id))
+    closing.close(SYSTEM, statements.Month(tenant=acme, year=month.year, month=month.month))
     before, money = statements.statement(tenant_id, month.year, month.month), sums()
     as_app()
     tasks.maintain()
@@ -152,14 +154,14 @@ def test_an_old_month_of_requests_goes_and_the_ledger_balances(acme: Tenant, as_
     assert not HeldMonth.objects.exists()
 
 
-def test_a_month_that_is_not_final_is_held_and_says_why(acme: Tenant) -> None:
+def test_a_month_that_is_open_is_held_and_says_what_to_do(acme: Tenant) -> None:
     month = partitions.month_of(NOW).before(14)
     store(row_at(month.begin, TenantId(acme.id)))
     partitions.ensure()
     assert retire.run(NOW)["requests"] == 0
     [due] = [each for each in preview.read(NOW) if each.kind == "requests"]
     assert due.months == (str(month),)
-    assert due.held == (f"{month}: the statement of {acme.id} for {month} is not final: 1 requests have no price",)
+    assert due.held == (f"{month}: {month} is open for acme: run `hearth month close {month}`",)
     assert UsageRecord.objects.count() == 1
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 from django.db import DataError, Error, IntegrityError, connection
+from django.utils import timezone
 
 from billing import metrics
 from billing.drain import batch
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 #: enough to hold locks for only a quarter of a second.
 BATCH_ROWS = 5000
 POLL_SECONDS = 0.1
+#: How often the database learns that everything is stored, which the closing of a month waits for.
+CAUGHT_UP_SECONDS = 15.0
 FIRST_RETRY_SECONDS = 0.1
 #: Hard budgets are unknown until the drain has connected again.
 LAST_RETRY_SECONDS = 1.0
@@ -65,6 +69,8 @@ class Drain:
         #: Rows read and not yet stored; None when all are stored.
         self._rows: list[UsageRow] | None = None
         self._stopping = False
+        #: time.monotonic() when the database was last sent that all is stored.
+        self._caught_up_sent_at: float | None = None
         #: time.monotonic() at the start of the last round of :meth:`run`; None before the first.
         self.last_round_at: float | None = None
         self._lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -141,7 +147,9 @@ class Drain:
 
         Raises django.db.Error; the next call then retries the same batch.
         """
+        read_at = None  # unknown for rows whose batch is tried again
         if self._rows is None:
+            read_at = timezone.now()
             self._rows = self._read()
         moved = {tail.writer_id: tail.at for tail in self._tails.values() if tail.at > tail.stored}
         if moved or self._rows:
@@ -151,7 +159,16 @@ class Drain:
         for tail in self._tails.values():
             tail.stored = max(tail.stored, tail.at)
         self._clean()
+        if read_at is not None and not more:
+            self._note_caught_up(read_at)
         return more
+
+    def _note_caught_up(self, moment: datetime) -> None:
+        """Write to the database, every CAUGHT_UP_SECONDS, that all from before this moment is stored."""
+        now = time.monotonic()
+        if self._caught_up_sent_at is None or now - self._caught_up_sent_at >= CAUGHT_UP_SECONDS:
+            WalOffset.objects.filter(writer_id__in=self._tails).update(caught_up_at=moment)
+            self._caught_up_sent_at = now
 
     def _read(self) -> list[UsageRow]:
         """Return the next rows of all writers, each an equal share of a batch."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import F, Func, Q, QuerySet, Sum, UUIDField
 
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import NUMBER
-from billing.models import LedgerAccount, LedgerEntry, LedgerTransaction
+from billing.models import LatePosting, LedgerAccount, LedgerEntry, LedgerTransaction
 from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
@@ -69,24 +69,77 @@ def post(postings: Iterable[Posting]) -> None:
     _insert(LedgerEntry._meta.db_table, entries)
 
 
-def posted(tenant_id: TenantId, first: UUID, behind: UUID) -> dict[str, int]:
-    """Return, by currency, what the tenant owes for requests with ids from ``first`` to before ``behind``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BilledMonth:
+    """The postings on one month's statement: of its requests, and the late ones that are adjustments on it.
 
-    Exact for bounds on a quarter of an hour, because no posting spans one. Ids sort as text as they do as numbers, so
-    the range uses the index on sources.
+    ``name`` is the month as YYYY-MM; the ids of its own requests are from ``first`` to before ``behind``, on a quarter
+    of an hour, which no posting spans.
     """
-    sums = (
-        LedgerEntry.objects.filter(
-            account__kind=LedgerAccount.Kind.RECEIVABLE,
-            transaction__tenant_id=tenant_id,
-            transaction__source__gte=f"{USAGE}:{first}",
-            transaction__source__lt=f"{USAGE}:{behind}",
+
+    tenant_id: TenantId
+    name: str
+    first: UUID
+    behind: UUID
+
+    def own(self) -> QuerySet[LedgerTransaction]:
+        """Return the postings of its requests, without those that came after it was closed."""
+        # Ids sort as text as they do as numbers, so the range uses the index on sources.
+        return LedgerTransaction.objects.filter(
+            tenant_id=self.tenant_id,
+            source__gte=f"{USAGE}:{self.first}",
+            source__lt=f"{USAGE}:{self.behind}",
+            late=None,
         )
+
+    def adjustments(self) -> QuerySet[LedgerTransaction]:
+        """Return the late postings of earlier months that are on this month's statement."""
+        return LedgerTransaction.objects.filter(late__tenant_id=self.tenant_id, late__billed_month=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """A posting for requests of ``month`` that is on the statement of ``billed_month``; both as YYYY-MM."""
+
+    month: str
+    billed_month: str
+    request_ids: tuple[UUID, ...]
+
+
+def late_postings(month: BilledMonth) -> list[Late]:
+    """Return the late postings of a month's own requests, and those that are on its statement, oldest first."""
+    found = (
+        LatePosting.objects.filter(tenant_id=month.tenant_id)
+        .filter(Q(month=month.name) | Q(billed_month=month.name))
+        .order_by("transaction__source")
+    )
+    rows = found.values_list("month", "billed_month", "transaction__usage_ids")
+    return [Late(month=own, billed_month=billed, request_ids=tuple(ids)) for own, billed, ids in rows]
+
+
+def posted(month: BilledMonth) -> dict[str, int]:
+    """Return, by currency, what the tenant owes according to the postings on a month's statement."""
+    postings = month.own().values("id").union(month.adjustments().values("id"), all=True)
+    sums = (
+        LedgerEntry.objects.filter(account__kind=LedgerAccount.Kind.RECEIVABLE, transaction__in=postings)
         .values_list("account__currency")
         .annotate(total=Sum("amount_pico"))
         .order_by("account__currency")
     )
-    return {currency: int(total) for currency, total in sums}
+    return {currency: int(amount) for currency, amount in sums}
+
+
+def request_ids(postings: QuerySet[LedgerTransaction]) -> QuerySet[LedgerTransaction, UUID]:
+    """Return the ids of the requests of these postings, as a query to filter by."""
+    each = Func(F("usage_ids"), function="unnest", output_field=UUIDField())
+    return postings.annotate(request_id=each).values_list("request_id", flat=True)
+
+
+def first_own_between(tenant_id: TenantId, first: UUID, behind: UUID) -> UUID | None:
+    """Return the first request, by its posting, with an id from ``first`` to before ``behind``; None without one."""
+    month = BilledMonth(tenant_id=tenant_id, name="", first=first, behind=behind)
+    source = month.own().order_by("source").values_list("source", flat=True).first()
+    return None if source is None else UUID(source.removeprefix(f"{USAGE}:"))
 
 
 def _insert(table: str, documents: list[dict[str, object]]) -> None:

@@ -2,8 +2,8 @@
 
 Months are in the tenant's billing time zone; a request belongs to the month in which it was accepted. Amounts are
 exact. Money is rounded to cents once, per line, half to even, and the statement shows the sum of all rounding. Requests
-that were refused before they ran are not on it. The statement of a running month changes; late usage of a past month is
-still added to it. Before the requests of a month are deleted, its statement becomes final.
+that were refused before they ran are not on it. The statement of an open month changes. That of a closed month is read
+from its frozen lines; usage that arrives later is an adjustment, labelled with its month, on the first open one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
-from django.db import transaction
-from django.db.models import Case, CharField, Count, Q, Sum, Value, When
+from django.db.models import Case, CharField, Count, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Round
-from django.utils import timezone
 
-from billing.errors import MixedCurrencies, NotFinal, RequestsDeleted
+from billing.errors import MixedCurrencies, RequestsDeleted
 from billing.ledger import ledger
-from billing.models import FinalStatement, PriceVersion, UsageRecord
+from billing.ledger.ledger import BilledMonth
+from billing.models import BillingMonth, FinalStatement, MonthLine, PriceVersion, UsageRecord
 from billing.pricing import amounts
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
@@ -33,17 +32,21 @@ PICO_PER_CENT = 10**10
 LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit", "coalesced"]
 #: Classes that are priced per request.
 PER_REQUEST: frozenset[LineClass] = frozenset({"prediction_hit", "coalesced"})
-CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency")
+CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency", "adjusts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Tokens (or requests) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
+    """Tokens (or requests) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``.
+
+    ``adjusts_month``: the closed month, as YYYY-MM, to which these late requests belong; None: to the statement's own.
+    """
 
     model_name: str
     token_class: LineClass
     quantity: int
     unit_price_pico: int
+    adjusts_month: str | None = None
 
     @property
     def unit(self) -> str:
@@ -97,6 +100,9 @@ class Statement:
     ledger_pico: int | None
     #: Slug of the project that the statement is of; None for the whole tenant.
     project: str | None = None
+    #: When the month was closed, and how often it was by then; None while it is open.
+    closed_at: datetime | None = None
+    revision: int | None = None
 
     @property
     def amount_pico(self) -> int:
@@ -119,77 +125,88 @@ class Statement:
         return None if self.ledger_pico is None else self.amount_pico == self.ledger_pico
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    """A month of a tenant, from ``start`` to before ``end``, in its billing time zone."""
+
+    tenant: Tenant
+    year: int
+    month: int
+
+    @property
+    def name(self) -> str:
+        """The month as YYYY-MM."""
+        return f"{self.year}-{self.month:02}"
+
+    @property
+    def start(self) -> datetime:
+        """Its first instant."""
+        return datetime(self.year, self.month, 1, tzinfo=ZoneInfo(self.tenant.billing_timezone))
+
+    @property
+    def end(self) -> datetime:
+        """The first instant of the next month."""
+        year, month = self.year + self.month // 12, self.month % 12 + 1
+        return datetime(year, month, 1, tzinfo=ZoneInfo(self.tenant.billing_timezone))
+
+    @property
+    def billed(self) -> BilledMonth:
+        """What the ledger has for it."""
+        tenant_id = TenantId(self.tenant.id)
+        first, behind = first_id_at(self.start), first_id_at(self.end)
+        return BilledMonth(tenant_id=tenant_id, name=self.name, first=first, behind=behind)
+
+
 def statement(tenant_id: TenantId, year: int, month: int, project: Project | None = None) -> Statement:
     """Return the statement of a tenant, or of one of its projects.
 
-    A tenant's is the final one, if there is one, with what the ledger says now. Raises Tenant.DoesNotExist, ValueError
-    for an invalid month, MixedCurrencies, and RequestsDeleted for a project some of whose requests may be gone.
+    A tenant's statement of a closed month is the frozen one, with what the ledger says now. Raises Tenant.DoesNotExist,
+    ValueError for an invalid month, MixedCurrencies, and RequestsDeleted for a project some of whose requests are gone.
     """
-    final = FinalStatement.objects.filter(tenant_id=tenant_id, year=year, month=month).first()
+    found = Month(tenant=Tenant.objects.get(id=tenant_id), year=year, month=month)
+    kept = kept_statement(found)
     if project is not None:
-        if final is not None and not _computed(tenant_id, year, month, None).equals_ledger:
-            raise RequestsDeleted(f"{year}-{month:02}")
-    elif final is not None:
-        kept = msgspec.convert(final.document, Statement)
-        return replace(kept, ledger_pico=sum(ledger.posted(tenant_id, final.first_id, final.behind_id).values()))
-    return _computed(tenant_id, year, month, project)
+        if kept is not None and computed(found).amount_pico != kept.amount_pico:
+            raise RequestsDeleted(found.name)
+        return computed(found, project)
+    return computed(found) if kept is None else kept
 
 
-@transaction.atomic
-def finalise(tenant_id: TenantId, year: int, month: int) -> None:
-    """Keep the statement of a past month as it is, so that the requests that it sums may be deleted. Idempotent.
+def kept_statement(month: Month) -> Statement | None:
+    """Return the statement of a closed month, or of one that an earlier release made final; None for an open month."""
+    of_month = {"tenant_id": month.tenant.id, "year": month.year, "month": month.month}
+    closing = BillingMonth.objects.filter(**of_month, reopened_at=None).first()
+    final = None if closing else FinalStatement.objects.filter(**of_month).first()
+    if closing is None and final is None:
+        return None
+    kept = closing or final
+    assert kept is not None
+    billed = replace(month.billed, first=kept.first_id, behind=kept.behind_id)
+    found = replace(msgspec.convert(kept.document, Statement), ledger_pico=sum(ledger.posted(billed).values()))
+    if closing is None:
+        return found
+    lines = tuple(map(_frozen, closing.lines.order_by("position")))
+    return replace(found, lines=lines, closed_at=closing.closed_at, revision=closing.revision)
 
-    Raises NotFinal unless the month is over in the tenant's time zone, every request has a price, and the lines equal
-    the ledger; also if usage that arrived after an earlier final statement changed the ledger.
+
+def computed(month: Month, project: Project | None = None, *, only_posted: bool = False) -> Statement:
+    """Return what requests and the ledger say now. ``only_posted``: charges are those of the ledger's postings alone.
+
+    Raises MixedCurrencies.
     """
-    try:
-        found = statement(tenant_id, year, month)
-    except MixedCurrencies as error:
-        raise NotFinal(str(tenant_id), f"{year}-{month:02}", f"its requests were {error}") from error
-    if problem := _open_problem(found):
-        raise NotFinal(str(tenant_id), f"{year}-{month:02}", problem)
-    FinalStatement.objects.get_or_create(
-        tenant_id=tenant_id,
-        year=year,
-        month=month,
-        defaults={
-            "first_id": first_id_at(found.start),
-            "behind_id": first_id_at(found.end),
-            "document": msgspec.to_builtins(found),
-        },
-    )
-
-
-def _open_problem(found: Statement) -> str:
-    """Return why the statement may still change; empty if it may not."""
-    if found.end > timezone.now():
-        return "the month is not over"
-    if found.unrated_requests:
-        return f"{found.unrated_requests} requests have no price"
-    if not found.equals_ledger:
-        return f"its lines sum to {found.amount_pico} pico-units, the ledger has {found.ledger_pico}"
-    return ""
-
-
-def _computed(tenant_id: TenantId, year: int, month: int, project: Project | None) -> Statement:
-    tenant = Tenant.objects.get(id=tenant_id)
-    zone = ZoneInfo(tenant.billing_timezone)
-    start = datetime(year, month, 1, tzinfo=zone)
-    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
-    first, behind = first_id_at(start), first_id_at(end)
-    groups = _groups(tenant_id, first, behind, project)
-    posted = ledger.posted(tenant_id, first, behind) if project is None else {}
+    groups = _groups(month.billed, project, only_posted=only_posted)
+    posted = ledger.posted(month.billed) if project is None else {}
     currencies = {group["currency"] for group in groups if group["charge"] != "unrated"} | posted.keys()
     if len(currencies) > 1:
         raise MixedCurrencies(frozenset(currencies))
     return Statement(
-        tenant_id=tenant_id,
-        year=year,
-        month=month,
-        timezone=tenant.billing_timezone,
-        start=start,
-        end=end,
-        currency=next(iter(currencies), tenant.currency),
+        tenant_id=TenantId(month.tenant.id),
+        year=month.year,
+        month=month.month,
+        timezone=month.tenant.billing_timezone,
+        start=month.start,
+        end=month.end,
+        currency=next(iter(currencies), month.tenant.currency),
         lines=_lines(groups),
         savings=_savings(groups),
         requests=sum(group["requests"] for group in groups),
@@ -197,6 +214,16 @@ def _computed(tenant_id: TenantId, year: int, month: int, project: Project | Non
         unrated_requests=sum(group["requests"] for group in groups if group["charge"] == "unrated"),
         ledger_pico=sum(posted.values()) if project is None else None,
         project=None if project is None else project.slug,
+    )
+
+
+def _frozen(line: MonthLine) -> Line:
+    return Line(
+        model_name=line.model_name,
+        token_class=cast("LineClass", line.token_class),
+        quantity=line.quantity,
+        unit_price_pico=line.unit_price_pico,
+        adjusts_month=line.adjusts_month or None,
     )
 
 
@@ -216,13 +243,14 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
             str(line.amount_pico),
             amounts.units(line.amount_pico),
             found.currency,
+            line.adjusts_month or "",
         )
     for name, pico in (
         ("total", found.amount_pico),
         ("rounding", found.rounding_pico),
         ("due", found.amount_cents * PICO_PER_CENT),
     ):
-        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency)
+        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "")
 
 
 def cents(pico: int) -> int:
@@ -244,6 +272,7 @@ _CHARGE = Case(
     default=Value("tokens"),
     output_field=CharField(),
 )
+_GROUPED = ("model_name", "price_version_id", "currency", "charge")
 _COUNTED = (
     "prompt_tokens",
     "cached_prompt_tokens",
@@ -261,15 +290,49 @@ _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
 )
 
 
-def _groups(tenant_id: TenantId, first: UUID, behind: UUID, project: Project | None) -> list[dict[str, Any]]:
-    """Return the month's sums by model, price version and kind of charge."""
-    found = UsageRecord.objects.filter(
-        tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind, refusals=0
-    )
-    rows = (
-        (found if project is None else found.filter(project_id=project.id))
-        .annotate(charge=_CHARGE)
-        .values("model_name", "price_version_id", "currency", "charge")
+def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -> list[dict[str, Any]]:
+    """Return the sums by model, price version and kind of charge; ``adjusts`` is None, or a late group's own month."""
+    late = ledger.late_postings(month)
+    own = _of_tenant(month, project).filter(id__gte=month.first, id__lt=month.behind)
+    if only_posted:
+        free = own.filter(Q(amount_pico=0) | Q(amount_pico=None))
+        parts: list[QuerySet[UsageRecord]] = [
+            own.filter(amount_pico__gt=0, id__in=ledger.request_ids(month.own())),
+            free,
+        ]
+    else:
+        elsewhere = [each for posting in late if posting.billed_month != month.name for each in posting.request_ids]
+        parts = [own.exclude(id__in=elsewhere) if elsewhere else own]
+    groups = _merged([group | {"adjusts": None} for part in parts for group in _summed(part)])
+    adjusted: dict[str, list[UUID]] = {}
+    for posting in late:
+        if posting.billed_month == month.name:
+            adjusted.setdefault(posting.month, []).extend(posting.request_ids)
+    for name, ids in adjusted.items():
+        rows = _of_tenant(month, project).filter(id__gte=min(ids), id__lte=max(ids), id__in=ids)
+        groups += [group | {"adjusts": name} for group in _summed(rows)]
+    return groups
+
+
+def _merged(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add up groups of the same model, price version and kind of charge."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for group in groups:
+        first = found.setdefault(tuple(group[name] for name in _GROUPED), group)
+        if first is not group:
+            first |= {name: first[name] + group[name] for name in group.keys() - {*_GROUPED, "adjusts"}}
+    return list(found.values())
+
+
+def _of_tenant(month: BilledMonth, project: Project | None) -> QuerySet[UsageRecord]:
+    found = UsageRecord.objects.filter(tenant_id=month.tenant_id, purpose=UsageRecord.Purpose.TENANT, refusals=0)
+    return found if project is None else found.filter(project_id=project.id)
+
+
+def _summed(rows: QuerySet[UsageRecord]) -> list[dict[str, Any]]:
+    groups = (
+        rows.annotate(charge=_CHARGE)
+        .values(*_GROUPED)
         .annotate(
             requests=Count("id"),
             engine_ms=Sum(Round("avoided_engine_ms"), filter=_WHOLE, default=0),
@@ -278,20 +341,31 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID, project: Project | N
         )
         .order_by("model_name", "price_version_id", "charge")
     )
-    return [dict(row) for row in rows]
+    return [dict(group) for group in groups]
 
 
 def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
-    """Return the lines by model, then by when their price took effect, then by class; empty ones are left out."""
+    """Return the lines by model, then by when their price took effect, then by class; empty ones are left out.
+
+    Adjustments follow, by the month that they adjust.
+    """
     versions = PriceVersion.objects.in_bulk({group["price_version_id"] for group in groups} - {None})
     charged = [group for group in groups if group["charge"] == "tokens" or group["charge"] in PER_REQUEST]
-    charged.sort(key=lambda group: (group["model_name"], versions[group["price_version_id"]].effective_from))
+    charged.sort(
+        key=lambda group: (
+            group["adjusts"] or "",
+            group["model_name"],
+            versions[group["price_version_id"]].effective_from,
+            group["charge"],
+        )
+    )
     lines = [
         Line(
             model_name=group["model_name"],
             token_class=token_class,
             quantity=quantity,
             unit_price_pico=getattr(versions[group["price_version_id"]], price),
+            adjusts_month=group["adjusts"],
         )
         for group in charged
         for token_class, quantity, price in _classes_of(group)

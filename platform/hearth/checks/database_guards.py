@@ -25,7 +25,7 @@ _APPEND_ONLY = ("append_only", "hearth_refuse_change")
 TRIGGERS: tuple[tuple[str, str, str], ...] = (
     *(
         ("only_grows", f"hearth_guard_{table}", table)
-        for table in ("billing_usagerecord", "billing_usagerollup", "billing_bypassrollup")
+        for table in ("billing_usagerecord", "billing_usagerollup", "billing_bypassrollup", "billing_billingmonth")
     ),
     *(
         (*_APPEND_ONLY, table)
@@ -34,6 +34,8 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_finalstatement",
             "billing_ledgerentry",
             "billing_ledgertransaction",
+            "billing_lateposting",
+            "billing_monthline",
             "billing_priceversion",
             "retention_retentionpolicy",
             "tenants_auditentry",
@@ -45,12 +47,17 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
         )
     ),
     ("balanced", "hearth_ledger_balances", "billing_ledgerentry"),
+    ("late_postings", "hearth_note_late_posting", "billing_ledgertransaction"),
 )
 _MAKE = {
     "balanced": (
         "CREATE CONSTRAINT TRIGGER balanced AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION {function}();"
-    )
+    ),
+    "late_postings": (
+        "CREATE TRIGGER late_postings AFTER INSERT ON {table} FOR EACH ROW "
+        "WHEN (NEW.kind = 'usage' AND NEW.source LIKE 'usage:%') EXECUTE FUNCTION {function}();"
+    ),
 }
 _MAKE_APPEND_ONLY = (
     "CREATE TRIGGER {name} BEFORE UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();"

@@ -75,6 +75,10 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_tenants(error)
         case workers.WorkerError():
             response = _from_workers(error)
+        case billing.NotClosed():
+            response = envelope(str(error), 409, "month_open")
+        case billing.NotReopened():
+            response = envelope(f"{error}.", 409, "month_not_reopened")
         case billing.BillingError():
             response = _from_billing(error)
         case BadDocument():

@@ -8,7 +8,7 @@ from portal.api import not_found, operator_tokens, retention, secrets
 from portal.api.fleet import document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
-from portal.api.usage import models, prices, savings, statements, usage
+from portal.api.usage import models, months, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -36,6 +36,11 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/settings/<uuid:setting>", cache.SettingView.as_view()),
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
+    path("tenants/<slug:tenant>/months", months.TenantMonthsView.as_view()),
+    path("tenants/<slug:tenant>/months/<str:month>/close", months.CloseMonthView.as_view()),
+    path("tenants/<slug:tenant>/months/<str:month>/reopen", months.ReopenMonthView.as_view()),
+    path("tenants/<slug:tenant>/months/<str:month>/confirm-reopening", months.ConfirmReopeningView.as_view()),
+    path("months/<str:month>", months.MonthView.as_view()),
     path("usage", usage.UsageView.as_view()),
     path("usage/totals", usage.TotalsView.as_view()),
     path("usage/series", usage.SeriesView.as_view()),

@@ -169,6 +169,14 @@ def parse_month(text: str | None, now: datetime) -> date:
     return month.date()
 
 
+def past_months(today: date, count: int) -> list[date]:
+    """Return the first days of this month and of those before it, newest first."""
+    months = [today.replace(day=1)]
+    while len(months) < count:
+        months.append((months[-1] - timedelta(days=1)).replace(day=1))
+    return months
+
+
 def _zone(query: Mapping[str, str]) -> ZoneInfo:
     name = query.get("timezone")
     if not name:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 from msgspec.structs import replace
 
 from billing.drain import batch
@@ -194,6 +195,23 @@ def test_a_dead_writers_files_and_position_go_once_all_is_stored(
     drained(drain)
     assert [path.name for path in tmp_path.iterdir()] == ["drain.lock"]
     assert not WalOffset.objects.exists()
+
+
+@pytest.mark.usefixtures("demo_prices")
+def test_a_drain_that_has_stored_all_says_from_before_when(
+    writer: WalWriter, drain: Drain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.drain.drain.CAUGHT_UP_SECONDS", 0.0)
+    monkeypatch.setattr("billing.drain.drain.BATCH_ROWS", 1)
+    for _ in range(2):
+        begun = start()
+        writer.append(begun, end(begun.request_id))
+    before = timezone.now()
+    assert drain.step()
+    assert WalOffset.objects.get().caught_up_at is None  # there may be more
+    drained(drain)
+    caught_up_at = WalOffset.objects.get().caught_up_at
+    assert caught_up_at is not None and before < caught_up_at <= timezone.now()
 
 
 @pytest.mark.usefixtures("demo_prices")

@@ -1,18 +1,22 @@
-"""A final statement outlives the requests that it sums, and says what they said."""
+"""A closed month outlives its requests, and says what they said; so does a statement that an earlier release kept."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from billing.errors import NotFinal, RequestsDeleted
+from billing.errors import RequestsDeleted
 from billing.ledger import partitions
 from billing.ledger.partitions import Month
-from billing.models import UsageRecord
+from billing.models import FinalStatement, UsageRecord
+from billing.months import closing
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
+from tenants.audit import SYSTEM
 from tenants.database import rls
 from tenants.ids import TenantId, first_id_at, new_id
 from tenants.models import Project, Tenant
@@ -27,6 +31,10 @@ MIDDLE = datetime(2026, 3, 16, 12, 0, tzinfo=UTC)
 
 def tenant(slug: str, zone: str = "UTC") -> TenantId:
     return TenantId(Tenant.objects.create(slug=slug, name=slug, billing_timezone=zone).id)
+
+
+def close(tenant_id: TenantId, number: int) -> None:
+    closing.close(SYSTEM, statements.Month(tenant=Tenant.objects.get(id=tenant_id), year=2026, month=number))
 
 
 def as_app() -> None:
@@ -56,17 +64,17 @@ def test_a_retired_month_keeps_its_statement_its_ledger_and_its_rollups() -> Non
     before, money = statements.statement(acme, 2026, 3), sums()
     as_app()
     partitions.ensure(MIDDLE)
-    with pytest.raises(IntegrityError, match="on no final statement"):
-        partitions.retire(Month(2026, 3))
     for tenant_id, month in ((acme, 3), (ahead, 3), (ahead, 4)):
-        statements.finalise(tenant_id, 2026, month)
-        statements.finalise(tenant_id, 2026, month)
+        with pytest.raises(IntegrityError, match="of months that are not closed"):
+            partitions.retire(Month(2026, 3))
+        close(tenant_id, month)
     assert partitions.retire(Month(2026, 3)) == 4
     assert partitions.retire(Month(2026, 3)) is None
     assert Month(2026, 3) not in partitions.existing()
     assert not UsageRecord.objects.exists()
     with rls.as_tenant(acme):
-        assert statements.statement(acme, 2026, 3) == before
+        found = statements.statement(acme, 2026, 3)
+        assert replace(found, closed_at=None, revision=None) == before
     assert statements.statement(ahead, 2026, 4).requests == 1
     after = sums()
     assert (after.rollup_pico, after.ledger_pico) == (money.rollup_pico, money.ledger_pico)
@@ -74,29 +82,43 @@ def test_a_retired_month_keeps_its_statement_its_ledger_and_its_rollups() -> Non
         statements.statement(acme, 2026, 3)
 
 
-def test_late_usage_of_a_retired_month_is_stored_charged_and_kept() -> None:
+def test_late_usage_of_a_retired_month_goes_once_the_month_that_bills_it_is_closed() -> None:
     acme = tenant("acme")
     price_from(MARCH - timedelta(days=9), DEMO_RATES)
     store(row_at(MIDDLE, acme))
     partitions.ensure(MIDDLE)
-    statements.finalise(acme, 2026, 3)
+    close(acme, 3)
     partitions.retire(Month(2026, 3))
     late = row_at(MIDDLE, acme)
     store(late)
     assert partitions.ensure(MIDDLE) == ("billing_usagerecord_2026_03",)
     assert UsageRecord.objects.get().id == late.id
-    assert not statements.statement(acme, 2026, 3).equals_ledger
-    with pytest.raises(NotFinal, match="the ledger has"):
-        statements.finalise(acme, 2026, 3)
+    assert statements.statement(acme, 2026, 3).equals_ledger
+    with pytest.raises(IntegrityError, match="of months that are not closed"):
+        partitions.retire(Month(2026, 3))
+    close(acme, 4)
+    assert partitions.retire(Month(2026, 3)) == 1
+    assert [line.adjusts_month for line in statements.statement(acme, 2026, 4).lines] == ["2026-03"] * 3
 
 
-def test_a_month_with_requests_without_a_price_or_that_runs_has_no_final_statement() -> None:
+def test_a_statement_that_an_earlier_release_kept_is_read_and_closes() -> None:
     acme = tenant("acme")
+    price_from(MARCH - timedelta(days=9), DEMO_RATES)
     store(row_at(MIDDLE, acme))
-    with pytest.raises(NotFinal, match="1 requests have no price"):
-        statements.finalise(acme, 2026, 3)
-    with pytest.raises(NotFinal, match="not over"):
-        statements.finalise(acme, 2099, 1)
+    before = statements.statement(acme, 2026, 3)
+    FinalStatement.objects.create(
+        tenant_id=acme,
+        year=2026,
+        month=3,
+        first_id=first_id_at(before.start),
+        behind_id=first_id_at(before.end),
+        document=msgspec.to_builtins(before),
+    )
+    partitions.ensure(MIDDLE)
+    partitions.retire(Month(2026, 3))
+    assert statements.statement(acme, 2026, 3) == before
+    close(acme, 3)
+    assert statements.statement(acme, 2026, 3).lines == before.lines
 
 
 def test_usage_of_the_last_two_months_is_never_retired() -> None:
@@ -118,7 +140,7 @@ def test_a_projects_statement_is_refused_once_its_requests_are_gone() -> None:
     price_from(MARCH - timedelta(days=9), DEMO_RATES)
     store(row_at(MIDDLE, acme))
     partitions.ensure(MIDDLE)
-    statements.finalise(acme, 2026, 3)
+    close(acme, 3)
     assert statements.statement(acme, 2026, 3, project).requests == 0  # the request is another project's
     partitions.retire(Month(2026, 3))
     with pytest.raises(RequestsDeleted):

@@ -123,11 +123,11 @@ def test_the_csv_holds_exact_amounts_and_adds_up(tenant_id: TenantId) -> None:
     rows = list(statements.csv_rows(statements.statement(tenant_id, 2026, 3)))
     assert rows[0] == statements.CSV_HEADER
     assert rows[1:] == [
-        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD"),
-        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD"),
-        ("", "total", "", "", "", "25004200000", "0.0250042", "USD"),
-        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD"),
-        ("", "due", "", "", "", "20000000000", "0.02", "USD"),
+        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD", ""),
+        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD", ""),
+        ("", "total", "", "", "", "25004200000", "0.0250042", "USD", ""),
+        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD", ""),
+        ("", "due", "", "", "", "20000000000", "0.02", "USD", ""),
     ]
 
 

@@ -17,13 +17,16 @@ from django.db.utils import DatabaseError
 from django.utils import timezone
 
 from billing.models import (
+    BillingMonth,
     BudgetAlert,
     BudgetWindow,
     BypassRollup,
     FinalStatement,
+    LatePosting,
     LedgerAccount,
     LedgerEntry,
     LedgerTransaction,
+    MonthLine,
     PriceBook,
     PriceVersion,
     UsageRecord,
@@ -115,6 +118,32 @@ def price(book: PriceBook) -> PriceVersion:
     )
 
 
+def closing(customer: Customer) -> BillingMonth:
+    """Write one closing of a month."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    return BillingMonth.objects.create(
+        tenant_id=customer.tenant.id,
+        year=2026,
+        month=1,
+        revision=BillingMonth.objects.filter(tenant_id=customer.tenant.id).count() + 1,
+        timezone="UTC",
+        currency="USD",
+        starts_at=start,
+        ends_at=start,
+        first_id=new_id(),
+        behind_id=new_id(),
+        grace_hours=1,
+        amount_pico=0,
+        document={},
+        closed_by="ada",
+        reopen_reason="why",
+        reopen_requested_by="ada",
+        reopen_requested_at=start,
+        reopened_by="eve",
+        reopened_at=start,
+    )
+
+
 #: Functions that create a row of each table that a tenant may read.
 ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_tenant": lambda customer: customer.tenant,
@@ -150,6 +179,25 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         first_id=new_id(),
         behind_id=new_id(),
         document={},
+    ),
+    "billing_billingmonth": closing,
+    "billing_monthline": lambda customer: MonthLine.objects.create(
+        closing=closing(customer),
+        tenant_id=customer.tenant.id,
+        position=0,
+        model_name="demo",
+        token_class="prompt",
+        quantity=2,
+        unit_price_pico=3,
+        amount_pico=6,
+    ),
+    "billing_lateposting": lambda customer: LatePosting.objects.create(
+        transaction=LedgerTransaction.objects.create(
+            tenant_id=customer.tenant.id, kind="usage", source=f"late {customer.tenant.slug}"
+        ),
+        tenant_id=customer.tenant.id,
+        month="2026-01",
+        billed_month="2026-02",
     ),
     "billing_budgetwindow": lambda customer: BudgetWindow.objects.create(
         budget_id=new_id(), tenant_id=customer.tenant.id, starts_at=datetime(2026, 1, 1, tzinfo=UTC)

@@ -32,6 +32,11 @@ class LineSerializer(serializers.Serializer[statements.Line]):
     unit_price_pico = serializers.IntegerField(read_only=True)
     amount_pico = serializers.IntegerField(read_only=True)
     amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
+    adjusts_month = serializers.CharField(
+        read_only=True,
+        allow_null=True,
+        help_text="The closed month, as YYYY-MM, whose late requests this line charges; null: the statement's own.",
+    )
 
 
 class SavingsSerializer(serializers.Serializer[statements.Savings]):
@@ -68,6 +73,12 @@ class StatementSerializer(serializers.Serializer[statements.Statement]):
     equals_ledger = serializers.BooleanField(read_only=True, allow_null=True, help_text="null for one project.")
     project = serializers.CharField(
         read_only=True, allow_null=True, help_text="Slug of the project whose requests it covers; null: the tenant's."
+    )
+    closed_at = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="When the month was closed; null: it is open and may change."
+    )
+    revision = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="How often the month was closed; null: it is open."
     )
 
 

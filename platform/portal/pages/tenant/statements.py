@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
@@ -47,7 +47,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     context = {
         "statement": display(statement),
         "month": month,
-        "months": _months(now.date()),
+        "months": periods.past_months(now.date(), MONTHS),
         "running": month == now.date().replace(day=1),
     }
     return show(request, principal, "portal/statement.html", context, active="statement", tenant=tenant)
@@ -74,6 +74,8 @@ class LineDisplay:
     price: str
     amount: str
     exact: str
+    #: The closed month whose late requests it charges.
+    adjusts: date | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +134,9 @@ def _line(line: Line, currency: str) -> LineDisplay:
         price=price,
         amount=money.shown(line.amount_pico, currency),
         exact=money.in_full(line.amount_pico, currency),
+        adjusts=date.fromisoformat(f"{line.adjusts_month}-01") if line.adjusts_month else None,
     )
 
 
 def _cents(cents: int, currency: str) -> str:
     return money.shown(cents * money.CENT_PICO, currency)
-
-
-def _months(today: date) -> list[date]:
-    """Return the first day of each month that the picker offers, newest first."""
-    months = [today.replace(day=1)]
-    while len(months) < MONTHS:
-        months.append((months[-1] - timedelta(days=1)).replace(day=1))
-    return months

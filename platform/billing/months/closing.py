@@ -1,0 +1,191 @@
+"""Close a tenant's month: freeze its lines, taken from the ledger's postings.
+
+A month closes once it is over, a grace for late records has passed, every drain has stored what was written during the
+month, every request has a price, earlier months with charges are closed, and the lines sum to what the ledger has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from billing.errors import MixedCurrencies, NotClosed
+from billing.ledger import ledger
+from billing.ledger.usage_rows import moment_of
+from billing.models import BillingMonth, FinalStatement, MonthLine, WalOffset
+from billing.reports import statements
+from billing.reports.statements import Month, Statement
+from tenants import audit
+from tenants.audit import Actor
+from tenants.ids import TenantId, first_id_at
+
+#: First half of the advisory lock of a tenant's months: "mon" in ASCII. The trigger of late postings takes it too.
+LOCK = 0x6D6F6E
+
+
+@transaction.atomic
+def close(
+    actor: Actor, month: Month, *, without_nodes: Collection[str] = (), now: datetime | None = None
+) -> tuple[BillingMonth, bool]:
+    """Close a month; return its closing, and whether it is new: a closed month stays as it is.
+
+    ``without_nodes``: hosts that are lost for good, whose drain is not waited for. Raises NotClosed.
+    """
+    lock(TenantId(month.tenant.id))
+    if (closed := find(month)) is not None:
+        return closed, False
+    _require_past(month, now or timezone.now())
+    _require_drained(month, without_nodes)
+    _require_order(month)
+    found = _statement(month)
+    closing = _freeze(actor, month, found)
+    audit.record(
+        actor,
+        "month.closed",
+        ("month", month.name),
+        tenant=month.tenant,
+        after={
+            "revision": closing.revision,
+            "amount_pico": int(closing.amount_pico),
+            "currency": closing.currency,
+            "lines": len(found.lines),
+            "without_nodes": sorted(without_nodes),
+        },
+    )
+    return closing, True
+
+
+def find(month: Month) -> BillingMonth | None:
+    """Return the closing of a month that is closed; None for an open one."""
+    return BillingMonth.objects.filter(
+        tenant_id=month.tenant.id, year=month.year, month=month.month, reopened_at=None
+    ).first()
+
+
+def closed_until(tenant_id: TenantId) -> UUID | None:
+    """Return the first request id after all months that are closed or final; None without one."""
+    ends = [
+        rows.order_by("-behind_id").values_list("behind_id", flat=True).first()
+        for rows in (
+            BillingMonth.objects.filter(tenant_id=tenant_id, reopened_at=None),
+            FinalStatement.objects.filter(tenant_id=tenant_id),
+        )
+    ]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def grace_ends(month: Month) -> datetime:
+    """Return the moment from which on the month may be closed."""
+    return month.end + timedelta(hours=settings.MONTH_GRACE_HOURS)
+
+
+def lock(tenant_id: TenantId) -> None:
+    """Prevent other changes to the tenant's months, and late postings, until the current transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [LOCK, str(tenant_id)])
+
+
+def _require_past(month: Month, now: datetime) -> None:
+    if now < month.end:
+        raise _refused(month, f"it ends at {month.end.isoformat()}", "Close it after that and the grace.")
+    if now < grace_ends(month):
+        until = grace_ends(month).isoformat(timespec="minutes")
+        raise _refused(
+            month,
+            f"late records may arrive until {until}",
+            f"Close it then; HEARTH_MONTH_GRACE_HOURS is {settings.MONTH_GRACE_HOURS}.",
+        )
+
+
+def _require_drained(month: Month, without_nodes: Collection[str]) -> None:
+    """Raise NotClosed for a drain that has not stored all that was written during the month."""
+    waiting = WalOffset.objects.exclude(node__in=list(without_nodes)).filter(
+        Q(caught_up_at=None) | Q(caught_up_at__lt=month.end)
+    )
+    if nodes := sorted(set(waiting.values_list("node", flat=True))):
+        raise _refused(
+            month,
+            f"the drain of {', '.join(nodes)} has not stored all records from before {month.end.isoformat()}",
+            "Start it and try again in a minute. Close without the host if it is lost for good.",
+        )
+
+
+def _require_order(month: Month) -> None:
+    first = first_id_at(month.start)
+    until = closed_until(TenantId(month.tenant.id)) or UUID(int=0)
+    earlier = ledger.first_own_between(TenantId(month.tenant.id), until, first) if until < first else None
+    if earlier is not None:
+        at = moment_of(earlier).astimezone(month.start.tzinfo)
+        raise _refused(month, f"{at:%Y-%m} has charges and is open", f"Close {at:%Y-%m} first.")
+
+
+def _statement(month: Month) -> Statement:
+    """Return the statement to freeze. Raises NotClosed."""
+    try:
+        found = statements.kept_statement(month) or statements.computed(month, only_posted=True)
+    except MixedCurrencies as error:
+        raise _refused(month, f"its requests were {error}, which cannot be added", "") from error
+    if found.unrated_requests:
+        raise _refused(
+            month, f"{found.unrated_requests} of its requests have no price", "Set the price of their model first."
+        )
+    if not found.equals_ledger:
+        raise _refused(
+            month,
+            f"its lines sum to {found.amount_pico} pico-units, the ledger has {found.ledger_pico}",
+            "Nothing was closed. Compare its requests with the ledger's postings.",
+        )
+    return found
+
+
+def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
+    of_month = {"tenant_id": month.tenant.id, "year": month.year, "month": month.month}
+    closing = BillingMonth.objects.create(
+        **of_month,
+        revision=BillingMonth.objects.filter(**of_month).count() + 1,
+        timezone=found.timezone,
+        currency=found.currency,
+        starts_at=found.start,
+        ends_at=found.end,
+        first_id=month.billed.first,
+        behind_id=month.billed.behind,
+        grace_hours=settings.MONTH_GRACE_HOURS,
+        amount_pico=found.amount_pico,
+        document=msgspec.to_builtins(replace(found, lines=())),
+        closed_by=person(actor),
+    )
+    MonthLine.objects.bulk_create(_lines(closing, found))
+    closing.refresh_from_db()
+    return closing
+
+
+def _lines(closing: BillingMonth, found: Statement) -> Iterator[MonthLine]:
+    for position, line in enumerate(found.lines):
+        yield MonthLine(
+            closing=closing,
+            tenant_id=closing.tenant_id,
+            position=position,
+            adjusts_month=line.adjusts_month or "",
+            model_name=line.model_name,
+            token_class=line.token_class,
+            quantity=line.quantity,
+            unit_price_pico=line.unit_price_pico,
+            amount_pico=line.amount_pico,
+        )
+
+
+def person(actor: Actor) -> str:
+    """Return who acts: the name of a user, or the account and host of a shell, whatever command it runs."""
+    return actor.name.partition(" by ")[0] if actor.kind == "system" else actor.name
+
+
+def _refused(month: Month, reason: str, remedy: str) -> NotClosed:
+    return NotClosed(month.tenant.slug, month.name, reason, remedy)

@@ -1,0 +1,192 @@
+"""``/api/v1/…/months``: closed months, closing one, and reopening it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.models import BillingMonth
+from billing.months import closing, overview, reopening
+from billing.reports.statements import Month
+from portal.access.principal import tenant_for
+from portal.api import pagination
+from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.errors import NotPermitted
+from portal.reporting import periods
+from tenants.database.rls import as_tenant
+from tenants.ids import TenantId
+
+#: What only operators see of a closing.
+PEOPLE = ("closed_by", "reopen_reason", "reopen_requested_by", "reopened_by")
+_FOR_OPERATORS = "For operators; else null."
+
+
+class BillingMonthSerializer(serializers.Serializer[BillingMonth]):
+    """One closing of a tenant's month. Its lines are on the statement of that month."""
+
+    id = serializers.UUIDField(read_only=True)
+    tenant_id = serializers.UUIDField(read_only=True)
+    month = serializers.CharField(source="name", read_only=True, help_text="As YYYY-MM.")
+    revision = serializers.IntegerField(read_only=True, help_text="How often the month was closed by then.")
+    state = serializers.ChoiceField(
+        choices=("closed", "reopened"), read_only=True, help_text="reopened: open again; a later closing replaces it."
+    )
+    timezone = serializers.CharField(read_only=True)
+    start = serializers.DateTimeField(source="starts_at", read_only=True)
+    end = serializers.DateTimeField(source="ends_at", read_only=True)
+    currency = serializers.CharField(read_only=True)
+    amount_pico = serializers.IntegerField(read_only=True, help_text="The sum of its lines and of the ledger.")
+    closed_at = serializers.DateTimeField(read_only=True)
+    closed_by = serializers.CharField(read_only=True, allow_null=True, help_text=_FOR_OPERATORS)
+    reopen_reason = serializers.CharField(read_only=True, allow_null=True, help_text=_FOR_OPERATORS)
+    reopen_requested_by = serializers.CharField(read_only=True, allow_null=True, help_text=_FOR_OPERATORS)
+    reopen_requested_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    reopened_by = serializers.CharField(read_only=True, allow_null=True, help_text=_FOR_OPERATORS)
+    reopened_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+    def to_representation(self, instance: BillingMonth) -> dict[str, Any]:
+        """Return the document, without people's names and words unless an operator reads it."""
+        found: dict[str, Any] = super().to_representation(instance)
+        return found if self.context.get("for_operator") else found | dict.fromkeys(PEOPLE)
+
+
+class StandingSerializer(serializers.Serializer[overview.Standing]):
+    """Where a tenant's month stands."""
+
+    tenant = serializers.CharField(source="month.tenant.slug", read_only=True)
+    tenant_id = serializers.UUIDField(source="month.tenant.id", read_only=True)
+    month = serializers.CharField(source="month.name", read_only=True)
+    state = serializers.ChoiceField(choices=("open", "closed", "reopened"), read_only=True)
+    closes_at = serializers.DateTimeField(read_only=True, help_text="From then on it may be closed.")
+    last = BillingMonthSerializer(read_only=True, allow_null=True, help_text="Its last closing; null: none.")
+
+
+class CloseSerializer(serializers.Serializer[Any]):
+    """What a closing need not wait for."""
+
+    without_nodes = serializers.ListField(
+        child=serializers.CharField(max_length=253),
+        default=list,
+        max_length=100,
+        help_text="Hosts that are lost for good, whose records of the month are not waited for.",
+    )
+
+
+class ReopenSerializer(serializers.Serializer[Any]):
+    """Why."""
+
+    reason = serializers.CharField(max_length=reopening.LONGEST_REASON)
+
+
+class TenantMonthsView(APIView):
+    """A tenant's closings."""
+
+    @extend_schema(
+        operation_id="list_tenant_months",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_schema(BillingMonthSerializer, "BillingMonthList"), **error_responses(400, 403, 404)},
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        """List a tenant's closed months, the last closing first. A month without a closing is open."""
+        principal, page = principal_of(request), pagination.page_request(request)
+        found = tenant_for(principal, tenant)
+        if principal.project is not None:
+            raise NotPermitted("Months are the whole tenant's: use a key with the scope 'management:tenant'.")
+        with as_tenant(TenantId(found.id)):
+            rows = pagination.read_page(BillingMonth.objects.filter(tenant_id=found.id), page)
+        context = {"for_operator": principal.is_operator}
+        return Response(pagination.page_document(rows, BillingMonthSerializer, page.limit, context))
+
+
+class MonthView(APIView):
+    """One month of every tenant."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="get_month",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_schema(StandingSerializer, "MonthStandingList"), **error_responses(400, 403)},
+    )
+    def get(self, request: Request, month: str) -> Response:
+        """List where the month, given as YYYY-MM, stands for each tenant, the newest tenant first. Operators only."""
+        page, first = pagination.page_request(request), periods.parse_month(month, timezone.now())
+        every = sorted(overview.read(first.year, first.month), key=lambda each: each.id, reverse=True)
+        rows = [each for each in every if page.after is None or each.id < page.after][: page.limit + 1]
+        return Response(pagination.page_document(rows, StandingSerializer, page.limit, {"for_operator": True}))
+
+
+class CloseMonthView(APIView):
+    """Closing a month."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="close_month",
+        request=CloseSerializer,
+        responses={200: BillingMonthSerializer, 201: BillingMonthSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str, month: str) -> Response:
+        """Freeze the lines of a tenant's month; 200 if it is closed already, which changes nothing. Operators only."""
+        body = _valid(CloseSerializer(data=request.data))
+        closed, new = closing.close(
+            principal_of(request).actor, _month(request, tenant, month), without_nodes=body["without_nodes"]
+        )
+        return _response(closed, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
+
+
+class ReopenMonthView(APIView):
+    """Requesting that a month is reopened."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="request_month_reopening",
+        request=ReopenSerializer,
+        responses={200: BillingMonthSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str, month: str) -> Response:
+        """Request that a closed month is reopened; another operator confirms it. Operators only."""
+        body = _valid(ReopenSerializer(data=request.data))
+        asked = reopening.request(principal_of(request).actor, _month(request, tenant, month), body["reason"])
+        return _response(asked, status.HTTP_200_OK)
+
+
+class ConfirmReopeningView(APIView):
+    """Confirming it."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="confirm_month_reopening",
+        request=None,
+        responses={200: BillingMonthSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str, month: str) -> Response:
+        """Reopen a month that another operator requested to reopen. Operators only."""
+        opened = reopening.confirm(principal_of(request).actor, _month(request, tenant, month))
+        return _response(opened, status.HTTP_200_OK)
+
+
+def _month(request: Request, tenant: str, month: str) -> Month:
+    found = tenant_for(principal_of(request), tenant)
+    first = periods.parse_month(month, timezone.now())
+    return Month(tenant=found, year=first.year, month=first.month)
+
+
+def _valid(body: serializers.Serializer[Any]) -> dict[str, Any]:
+    body.is_valid(raise_exception=True)
+    reject_unknown_fields(body)
+    found: dict[str, Any] = body.validated_data
+    return found
+
+
+def _response(row: BillingMonth, code: int) -> Response:
+    return Response(BillingMonthSerializer(row, context={"for_operator": True}).data, status=code)

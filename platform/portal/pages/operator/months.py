@@ -1,0 +1,84 @@
+"""Months of all tenants: which are closed, closing them, and reopening one with a second person."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from billing.errors import NotClosed, NotReopened
+from billing.months import closing, overview, reopening
+from billing.reports.statements import Month
+from portal.access.principal import Principal, tenant_for
+from portal.pages.base import operator_page, show
+from portal.reporting import periods
+
+#: How many months the picker offers.
+MONTHS = 24
+#: Refusals that a message lists.
+NAMED = 5
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    """Show where a month stands, by default the last one that is over; close or reopen it."""
+    today = timezone.now().date()
+    text = request.POST.get("month") or request.GET.get("month")
+    month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
+    if request.method == "POST":
+        return _change(request, principal, month)
+    standings = overview.read(month.year, month.month)
+    context = {
+        "month": month.replace(day=1),
+        "months": periods.past_months(today, MONTHS),
+        "standings": standings,
+        "closed": sum(each.state == "closed" for each in standings),
+        "me": closing.person(principal.actor),
+    }
+    return show(request, principal, "portal/months.html", context, active="months")
+
+
+def _change(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
+    action, slug = request.POST.get("action", ""), request.POST.get("tenant", "")
+    chosen = [tenant_for(principal, slug)] if slug else overview.tenants(month.year, month.month)
+    found = [Month(tenant=each, year=month.year, month=month.month) for each in chosen]
+    if action == "close":
+        _close(request, principal, found)
+    elif action in {"reopen", "confirm"} and slug:
+        _reopen(request, principal, found[0], action)
+    else:
+        messages.error(request, "Nothing was changed: choose a tenant, and what to do.")
+    return redirect(f"{reverse('portal:months')}?month={month:%Y-%m}")
+
+
+def _close(request: HttpRequest, principal: Principal, found: list[Month]) -> None:
+    closed, refused = 0, []
+    for each in found:
+        try:
+            closed += closing.close(principal.actor, each)[1]
+        except NotClosed as error:
+            refused.append(str(error))
+    if closed or not refused:
+        messages.success(request, f"{closed} closed now." if closed else "Closed already. Nothing was changed.")
+    for reason in refused[:NAMED]:
+        messages.error(request, reason)
+    if len(refused) > NAMED:
+        messages.error(request, f"{len(refused) - NAMED} more stay open.")
+
+
+def _reopen(request: HttpRequest, principal: Principal, month: Month, action: str) -> None:
+    try:
+        if action == "reopen":
+            reopening.request(principal.actor, month, request.POST.get("reason", ""))
+            messages.success(request, f"Requested. {month.name} stays closed until another operator confirms it.")
+        else:
+            reopening.confirm(principal.actor, month)
+            messages.success(request, f"{month.name} of {month.tenant.name} is open. Close it again once it is right.")
+    except NotReopened as error:
+        messages.error(request, f"{error}.")
