@@ -24,6 +24,12 @@ class Model(models.Model):
     visibility = models.CharField(max_length=16, choices=Visibility.choices, default=Visibility.PRIVATE)
     #: Ids of the tenants that see it beside its owner while it is private.
     shared_with = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
+    #: The model that this one, a LoRA adapter, changes: it runs in that one's replicas. None: a model of its own.
+    base = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="adapters")
+    #: Of an adapter: the revision that replicas load beside the active one, which it replaces once all have it.
+    next_revision = models.ForeignKey(
+        "ModelRevision", null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -61,6 +67,8 @@ class ModelRevision(models.Model):
     options = models.JSONField(default=dict, db_default={}, blank=True)
     #: Digest of a folder's files. Empty for a Hugging Face id, and in rows of a version that did not store it.
     weights_digest = models.CharField(max_length=64, default="", db_default="", blank=True)
+    #: Of a LoRA adapter, as ``catalogue.adapters`` writes it.
+    adapter = models.JSONField(null=True, blank=True)
     #: 0: the model's own, as much of it as an engine's memory holds.
     context_length_tokens = models.PositiveIntegerField()
     active_from = models.DateTimeField(db_default=Now())

@@ -11,7 +11,8 @@ import orjson
 from django.db import transaction
 from django.utils import timezone
 
-from catalogue import engine_options
+from catalogue import adapters, engine_options
+from catalogue.adapters import Adapter
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
@@ -38,6 +39,27 @@ class ServedModel:
     created_at: int
     #: Tenants that see it beside its owner while it is private.
     shared_with: frozenset[TenantId] = frozenset()
+    #: Of a LoRA adapter: the name of the model that it changes; empty for any other model.
+    base: str = ""
+    #: Of a LoRA adapter: the name that engines know its revision by.
+    engine_name: str = ""
+    #: Of a LoRA adapter: its base's active revision.
+    base_revision_id: RevisionId | None = None
+
+    @property
+    def deployed_revision_id(self) -> RevisionId:
+        """Return the revision that its replicas are of: that of an adapter's base, or its own."""
+        return self.base_revision_id or self.revision_id
+
+    @property
+    def served_by(self) -> str:
+        """Return the name of the model whose replicas serve this one: that of an adapter's base, or its own."""
+        return self.base or self.name
+
+    @property
+    def prefix_name(self) -> str:
+        """Return what distinguishes its prompts in an engine's KV cache: of an adapter, its revision too."""
+        return self.engine_name or self.name
 
     def is_visible_to(self, tenant_id: TenantId) -> bool:
         """Return whether this tenant may call the model."""
@@ -80,6 +102,8 @@ class Description:
     slots_per_replica: int = 1
     #: Empty: the first version that each node has.
     engine_version: str = ""
+    #: None for a model that is no LoRA adapter.
+    adapter: Adapter | None = None
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of everything that affects output. What has its default adds nothing to it."""
@@ -89,6 +113,8 @@ class Description:
         version = {"engine_version": self.engine_version} if self.engine_version else {}
         if options := engine_options.to_json(self.options) | slots | version:
             identity.append(sorted(options.items()))
+        if self.adapter is not None:
+            identity.append("adapter")
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()
 
 
@@ -101,21 +127,31 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
 
 
 @transaction.atomic
-def record(actor: Actor, owner: Tenant, described: Description, *, slots_now: int | None = None) -> ModelRevision:
+def record(
+    actor: Actor,
+    owner: Tenant,
+    described: Description,
+    *,
+    slots_now: int | None = None,
+    base: Model | None = None,
+) -> ModelRevision:
     """Return the revision that is exactly this model, made if there is none. A new model's first one is active.
 
     ``slots_now``: of a replica of the active revision, if it is deployed; a revision of a version without options does
-    not count them. Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another.
+    not count them. ``base``: of a LoRA adapter, what it changes. Raises NotAllowed if the name is another tenant's, a
+    new model's name is an alias of another, or the name is not that of an adapter of this ``base``.
     """
     visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(
-        name=described.name, defaults={"owner": owner, "visibility": visibility}
+        name=described.name, defaults={"owner": owner, "visibility": visibility, "base": base}
     )
     alias = ModelAlias.objects.filter(name=described.name).select_related("model").first() if created else None
     if alias is not None:
         raise NotAllowed("model", described.name, f"an alias of the model {alias.model.name!r}")
     if model.owner_id != owner.id:
         raise NotAllowed("model", described.name, "another tenant's")
+    if model.base_id != (None if base is None else base.id):
+        raise NotAllowed("model", described.name, "a LoRA adapter" if base is None else f"no adapter of {base.name!r}")
     Model.objects.select_for_update().get(id=model.id)
     digest = described.digest()
     active = ModelRevision.objects.filter(model=model, superseded_at=None).first()
@@ -133,6 +169,7 @@ def record(actor: Actor, owner: Tenant, described: Description, *, slots_now: in
         context_length_tokens=described.context_length_tokens,
         options=engine_options.to_json(described.options),
         weights_digest=described.weights_digest,
+        adapter=None if described.adapter is None else adapters.to_json(described.adapter),
         digest=digest,
         superseded_at=None if active is None else timezone.now(),
     )
@@ -202,11 +239,16 @@ def described(revision: ModelRevision, slots: int, *, weights_digest: str = "") 
 
 
 def load() -> Catalogue:
-    """Read the catalogue from the database."""
-    revisions = ModelRevision.objects.select_related("model", "model__owner").filter(
+    """Read the catalogue from the database. An adapter is served while its base is."""
+    revisions = ModelRevision.objects.select_related("model", "model__owner", "model__base").filter(
         superseded_at=None, model__archived_at=None
     )
-    by_model = {revision.model_id: _served(revision) for revision in revisions}
+    active = {revision.model_id: revision for revision in revisions}
+    by_model = {
+        model_id: _served(revision, active.get(revision.model.base_id) if revision.model.base_id else None)
+        for model_id, revision in active.items()
+        if revision.model.base_id is None or revision.model.base_id in active
+    }
     models = {served.name: served for served in by_model.values()}
     for alias in ModelAlias.objects.all():
         if alias.model_id in by_model and alias.name not in models:
@@ -233,7 +275,7 @@ def _with_weights(revision: ModelRevision, described: Description) -> ModelRevis
     return revision
 
 
-def _served(revision: ModelRevision) -> ServedModel:
+def _served(revision: ModelRevision, base: ModelRevision | None) -> ServedModel:
     model = revision.model
     return ServedModel(
         name=model.name,
@@ -241,8 +283,11 @@ def _served(revision: ModelRevision) -> ServedModel:
         owner_slug=model.owner.slug,
         public=model.visibility == Model.Visibility.PUBLIC,
         revision_id=RevisionId(revision.id),
-        digest=revision.digest,
-        context_length_tokens=revision.context_length_tokens,
+        digest=revision.digest if base is None else adapters.digest_on(base.digest, revision.digest),
+        context_length_tokens=(base or revision).context_length_tokens,
         created_at=int(model.created_at.timestamp()),
         shared_with=frozenset(map(TenantId, model.shared_with)),
+        base="" if base is None else base.model.name,
+        engine_name="" if base is None else adapters.engine_name(model.name, revision.digest),
+        base_revision_id=None if base is None else RevisionId(base.id),
     )

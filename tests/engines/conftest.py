@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 
+from catalogue.engine_options import EngineOptions
 from tests.engines.replica import Client, Replica, running
 from workers.engines import environment
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
@@ -21,7 +22,8 @@ def _replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
     kind: str = request.param
     if kind == "vllm" and environment.default() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
-    with running(kind, *TINY_MODEL_ARGS, *(SIMULATED_SPEED if kind == "simulated" else ())) as replica:
+    arguments = (*TINY_MODEL_ARGS, *(SIMULATED_SPEED if kind == "simulated" else ()))
+    with running(kind, *arguments, options=EngineOptions(lora_adapters=2)) as replica:
         yield replica
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from django.db import InterfaceError, OperationalError
 
+from workers.agent.adapters.adapter_rows import AdapterRows
+from workers.agent.adapters.lifecycle import AdapterLifecycle
 from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.http_probe import Prober
@@ -78,6 +80,7 @@ class NodeOwnership:
         prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
         probes = ProbeSchedule(prober, wake_event, timeouts)
         self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, probes, wake_event, timeouts)
+        self._adapters = AdapterLifecycle(AdapterRows(rows), prober, wake_event, timeouts)
         self._weights_rows = WeightsRows(rows)
         self._weights = WeightsLifecycle(
             self._weights_rows, FetchProcesses(self._paths), wake_event, timeouts, counters
@@ -123,6 +126,8 @@ class NodeOwnership:
         for row in rows:
             with _isolated(f"replica {row.replica_id}"):
                 self._replicas.step(row)
+        with _isolated("the adapters"):
+            self._adapters.step(self._replicas.engines)
         self._tend_tls()
         self._fetch_weights()
         self._monitor.engines = self._replicas.views(rows)

@@ -69,6 +69,8 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
     }
     if spec.hash_seed is not None:
         env["PYTHONHASHSEED"] = spec.hash_seed
+    if spec.options.lora_adapters:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if spec.development_routes:
         env["VLLM_SERVER_DEV_MODE"] = "1"
     return env

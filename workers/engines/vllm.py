@@ -21,6 +21,8 @@ SERVER, PARSER = "vllm.entrypoints.openai.api_server", "hearth_engine_arguments"
 #: One requires the key on every path but /health; the other publishes how many requests the engine runs at once. vLLM
 #: calls the last one first.
 MIDDLEWARES = ("hearth_engine_limits.PublishLimits", "hearth_engine_key.RequireEngineKey")
+#: Lets answers name an adapter as its clients do. Of an engine that may have any.
+ADAPTERS_MIDDLEWARE = "hearth_engine_adapters.NameAdapters"
 
 #: Linux allows 107 bytes for a socket's path, of which vLLM's random name and its slash take 37. Where the folder is
 #: longer, vLLM uses the system's temporary folder.
@@ -90,7 +92,7 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         "--enable-server-load-tracking",
         "--enable-scale-out",  # adds the /render routes
         # vLLM's own check of the key leaves out /invocations, /tokenize, /metrics and others.
-        *(word for name in MIDDLEWARES for word in ("--middleware", name)),
+        *(word for name in _middlewares(spec) for word in ("--middleware", name)),
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         # Without a list vLLM fetches from any host, including those inside the operator's network.
@@ -110,6 +112,10 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
     return (*flags, *parallel_flags(spec.options, len(spec.gpu_uuids)), *option_flags(spec.options))
 
 
+def _middlewares(spec: EngineSpec) -> tuple[str, ...]:
+    return (ADAPTERS_MIDDLEWARE, *MIDDLEWARES) if spec.options.lora_adapters else MIDDLEWARES
+
+
 def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
     env = {
         "HEARTH_REPLICA_ID": spec.replica_id,
@@ -126,6 +132,9 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         env["VLLM_RPC_BASE_PATH"] = str(spec.sockets)
     if spec.hash_seed is not None:
         env["PYTHONHASHSEED"] = spec.hash_seed
+    if spec.options.lora_adapters:
+        # Opens the routes that load and unload adapters, which like all others want the engine's key.
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if spec.development_routes:
         env["VLLM_SERVER_DEV_MODE"] = "1"
     if on_cpu:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from workers.engines.driver import (
     TINY_MODEL_ARGS,
     serves_embeddings,
 )
+from workers.weights.folder import folder_digest
 
 TINY_NAME = "hearth-tiny"
 
@@ -130,16 +130,3 @@ def context_length(folder: Path, wanted: int) -> int:
     if not config.is_file():
         return wanted
     return min(wanted, int(json.loads(config.read_text()).get("max_position_embeddings") or wanted))
-
-
-def folder_digest(folder: Path) -> str:
-    """Return the SHA-256, in hex, of the names, sizes and contents of a folder's files; empty if it is no folder."""
-    if not folder.is_dir():
-        return ""
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file():
-            digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()

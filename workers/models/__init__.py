@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workers.models.adapters import AdapterLoad
 from workers.models.boots import EngineBoot
 from workers.models.deferred import DeferredRequest
 from workers.models.deployments import Deployment, DeploymentPool
@@ -13,6 +14,7 @@ from workers.models.scaling import GatewayLoad, ScaleDecision
 from workers.models.weights import ModelSecret, Secret, Weights
 
 __all__ = [
+    "AdapterLoad",
     "DeferredRequest",
     "Deployment",
     "DeploymentPool",

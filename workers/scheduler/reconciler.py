@@ -23,6 +23,7 @@ from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.scheduler import (
+    adapters,
     autoscaler,
     failover,
     placeholder_pools,
@@ -110,11 +111,12 @@ def tick() -> Outcome | None:
     _note_waits(steps)
     placed = _place(steps, opened)
     filled = placeholder_pools.fill()
-    touched = placed | _stop(steps) | set(filled) | fetching
+    touched = placed | _stop(steps) | set(filled) | fetching | adapters.renew()
     names = tuple(Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True))
     rollouts.note_waits(opened.values(), steps.waits_for)
     canaries.start_due()
-    rollouts.finish(opened.values(), steps.finished)  # last, because it raises the policy epoch
+    rollouts.finish(opened.values(), steps.finished)  # these two last, because they raise the policy epoch
+    adapters.promote()
     return Outcome(
         placed=len(steps.place) + len(steps.roll),
         stopped=len(steps.stop),

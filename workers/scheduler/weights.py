@@ -13,7 +13,7 @@ from django.db.models import Count, F, Q
 from catalogue.models import ModelRevision
 from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Rollout, Slot, Weights
-from workers.scheduler import pool_requirements
+from workers.scheduler import adapters, pool_requirements
 from workers.scheduler.placement import WeightsState
 
 #: The state of the files by revision, then by node.
@@ -70,7 +70,7 @@ class _Needed:
 
 
 def _needed() -> Iterator[_Needed]:
-    """Yield what every deployment serves, and what its open rollout brings."""
+    """Yield what every deployment serves, what its open rollout brings, and the adapters of both."""
     rows = Deployment.objects.filter(archived_at=None, max_replicas__gt=0).select_related("revision")
     opened = Rollout.objects.filter(finished_at=None, deployment__in=rows).select_related("revision", "deployment")
     for row in rows:
@@ -87,6 +87,23 @@ def _needed() -> Iterator[_Needed]:
             slots_per_replica=rollout.slots_per_replica,
             at_once=rollout.deployment.desired_replicas > 0,
         )
+    yield from _adapters(rows)
+
+
+def _adapters(rows: Iterable[Deployment]) -> Iterator[_Needed]:
+    """Yield the adapters of what the deployments serve."""
+    by_base = adapters.wanted()
+    if not by_base:
+        return
+    revisions = ModelRevision.objects.in_bulk({each for found in by_base.values() for each in found})
+    for row in rows:
+        for revision_id in by_base.get(row.revision.model_id, ()):
+            yield _Needed(
+                deployment_id=row.id,
+                revision=revisions[revision_id],
+                slots_per_replica=row.slots_per_replica,
+                at_once=row.desired_replicas > 0,
+            )
 
 
 def _program(revision: ModelRevision) -> tuple[str, str, list[str]]:

@@ -61,6 +61,8 @@ class CanaryTarget:
     model_name: str
     #: It serves embeddings, and no text.
     embeds: bool = False
+    #: What the engine calls the model; empty: by its name.
+    engine_name: str = ""
     #: None: it speaks plain HTTP.
     tls: TlsPeer | None = None
 

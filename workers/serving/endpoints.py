@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 from django.db import connection
+from django.db.models import F
 
-from catalogue import routing_policy
+from catalogue import adapters, routing_policy
 from catalogue.models import ModelRevision
 from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import base_url
 from workers.engines.errors import NoAuthority, UnknownEngineKey
-from workers.models import Replica
+from workers.models import AdapterLoad, Replica
 from workers.serving import engine_keys, engine_tls, rollout_policy
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,29 @@ _ANSWERING = CompiledQuery(
 )
 
 
+#: Adapters that engines have. Gateways run this query as often.
+_LOADED = CompiledQuery(
+    lambda: (
+        AdapterLoad.objects.filter(
+            state=AdapterLoad.State.LOADED,
+            generation=F("replica__generation"),
+            replica__state__in=(Replica.State.READY, Replica.State.LOST),
+            revision__superseded_at=None,
+            revision__model__archived_at=None,
+        )
+        .order_by("replica_id", "revision__model__name")
+        .values_list(
+            "replica_id",
+            "generation",
+            "revision__model__name",
+            "revision_id",
+            "revision__digest",
+            "engine_name",
+        )
+    )
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What gateways watch of a replica while its rollout is open."""
@@ -102,6 +127,52 @@ class Endpoint:
     watch: Watch | None = None
     #: That of its node's pool.
     region: str = ""
+    #: What the engine calls the model, where that is not ``model_name``: an adapter's revision has a name of its own.
+    engine_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedAdapter:
+    """One revision of a LoRA adapter that the engine of a replica has."""
+
+    replica_id: ReplicaId
+    generation: int
+    model_name: str
+    revision_id: RevisionId
+    digest: str
+    engine_name: str
+
+    def on(self, base: Endpoint) -> Endpoint:
+        """Return where the adapter answers, given its base's endpoint."""
+        return replace(
+            base,
+            model_name=self.model_name,
+            revision_id=self.revision_id,
+            revision_digest=adapters.digest_on(base.revision_digest, self.digest),
+            engine_name=self.engine_name,
+        )
+
+
+def loaded_adapters() -> tuple[LoadedAdapter, ...]:
+    """Return the active revisions of adapters that ready replicas have loaded, in order of replica and adapter."""
+    return tuple(
+        LoadedAdapter(
+            replica_id=replica_id,
+            generation=generation,
+            model_name=model_name,
+            revision_id=revision_id,
+            digest=digest,
+            engine_name=engine_name,
+        )
+        for replica_id, generation, model_name, revision_id, digest, engine_name in _LOADED.rows()
+    )
+
+
+def of_adapters(bases: Iterable[Endpoint], loaded: Iterable[LoadedAdapter]) -> list[Endpoint]:
+    """Return the endpoints of adapters in the engines of these endpoints."""
+    known = {(each.replica_id, each.generation): each for each in bases}
+    found = ((known.get((each.replica_id, each.generation)), each) for each in loaded)
+    return [each.on(base) for base, each in found if base is not None]
 
 
 def ready() -> tuple[Endpoint, ...]:

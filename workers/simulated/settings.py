@@ -71,6 +71,9 @@ class Settings:
     tls_clients: str | None
     #: Reads the files again when they change.
     tls_refresh: bool
+    #: It was started with LoRA, and adapters may be loaded while it runs; of which rank at most.
+    loads_adapters: bool
+    max_lora_rank: int
     faults: Faults
 
     @property
@@ -129,6 +132,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         tls_certificate=given.ssl_certfile,
         tls_clients=given.ssl_ca_certs if given.ssl_cert_reqs == ssl.CERT_REQUIRED else None,
         tls_refresh=given.enable_ssl_refresh,
+        loads_adapters=given.enable_lora and environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1",
+        max_lora_rank=given.max_lora_rank,
         faults=Faults.parse(given.fault),
     )
 

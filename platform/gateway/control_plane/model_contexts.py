@@ -46,7 +46,7 @@ def context(model: ServedModel, ready: Sequence[Endpoint], last: Mapping[Revisio
     known = _known(each.context_tokens for each in ready)
     if model.context_length_tokens:
         known.append(model.context_length_tokens)
-    return min(known) if known else last.get(model.revision_id, UNKNOWN_CONTEXT_TOKENS)
+    return min(known) if known else last.get(model.deployed_revision_id, UNKNOWN_CONTEXT_TOKENS)
 
 
 def fit(model: ServedModel, context_tokens: int) -> ServedModel:

@@ -92,9 +92,9 @@ class ControlSnapshot:
         able = [
             each
             for each in self.deployments
-            if each.model_name == model.name and each.may_wake and (not regions or each.regions & regions)
+            if each.model_name == model.served_by and each.may_wake and (not regions or each.regions & regions)
         ]
-        return min(able, key=lambda each: each.revision_id != model.revision_id, default=None)
+        return min(able, key=lambda each: each.revision_id != model.deployed_revision_id, default=None)
 
 
 class SnapshotFeed:
@@ -239,7 +239,8 @@ class SnapshotFeed:
             self._last_contexts = endpoints.last_contexts()
             self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
-        for endpoint in endpoints.ready():
+        serving = endpoints.ready()
+        for endpoint in (*serving, *endpoints.of_adapters(serving, endpoints.loaded_adapters())):
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
         return ControlSnapshot(
             callers=callers,

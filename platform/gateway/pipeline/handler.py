@@ -206,7 +206,7 @@ class Pipeline:
             return Target(
                 model_name=model.name,
                 context_length_tokens=model.context_length_tokens,
-                prefix_root=keyspace.prefix_root(caller, model.name),
+                prefix_root=keyspace.prefix_root(caller, model.prefix_name),
                 digest_wanted=caller.cache.mode != "off",
             )
 

@@ -19,13 +19,16 @@ def one(model: ServedModel, *, anthropic: bool) -> dict[str, Any]:
     if anthropic:
         created = datetime.fromtimestamp(model.created_at, UTC).isoformat().replace("+00:00", "Z")
         return {"type": "model", "id": model.name, "display_name": model.name, "created_at": created}
-    return {
+    described: dict[str, Any] = {
         "id": model.name,
         "object": "model",
         "created": model.created_at,
         "owned_by": model.owner_slug,
         "max_model_len": model.context_length_tokens,
     }
+    if model.base:  # as vLLM lists adapters; it names the folder as the root, which is nobody else's business
+        described |= {"root": model.base, "parent": model.base}
+    return described
 
 
 def several(models: Sequence[ServedModel], *, anthropic: bool) -> dict[str, Any]:

@@ -58,11 +58,23 @@ class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     request: RoutingRequest
     salt: str
     payload: bytes
+    #: What the payload calls an adapter; empty for other models.
+    engine_name: str
     meter: Meter
     turn: Turn
 
+    def on(self, endpoint: Endpoint) -> _Dispatch:
+        """Return it with a payload for this engine: after a renaming, replicas may know an adapter by two names."""
+        name = endpoint.engine_name
+        if name == self.engine_name:
+            return self
+        payload = _payload(self.context, self.salt, self.meter, name)
+        return msgspec.structs.replace(self, payload=payload, engine_name=name)
+
     def without_salt(self, answer: bytes) -> bytes:
-        """Return an engine's answer without the cache salt, which no client may learn."""
+        """Return an engine's answer without the cache salt, which no client may learn, and its name of an adapter."""
+        if self.engine_name:
+            answer = answer.replace(self.engine_name.encode(), self.context.model.name.encode())
         return answer.replace(self.salt.encode(), b"...")
 
 
@@ -139,16 +151,22 @@ class Dispatcher:
             raise errors.no_replica_ready(context.model.name)
         turn = self.turns.at_once(waiting) or await self._wait_for_turn(context, waiting, meter)
         context.timeline.waits_for = "engine"
-        call = context.call
         try:
-            payload = call.endpoint.engine_body(
-                call.body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None
-            )
+            engine_name = next((each.engine_name for each in turn.endpoints), "")
+            payload = _payload(context, salt, meter, engine_name)
         except BaseException:
             self.turns.give_back(turn)
             raise
         request = waiting.request
-        dispatch = _Dispatch(context=context, request=request, salt=salt, payload=payload, meter=meter, turn=turn)
+        dispatch = _Dispatch(
+            context=context,
+            request=request,
+            salt=salt,
+            payload=payload,
+            engine_name=engine_name,
+            meter=meter,
+            turn=turn,
+        )
         try:
             return await self._send(dispatch)
         except BaseException:
@@ -174,7 +192,7 @@ class Dispatcher:
             if attempt:
                 metrics.retried(timeline.model)
             try:
-                reply = await self._try(endpoint, choice, dispatch, self._explained(choice, context))
+                reply = await self._try(endpoint, choice, dispatch.on(endpoint), self._explained(choice, context))
             except UpstreamError as error:
                 failures.append(error)
                 metrics.engine_failed(timeline.model, error.reason)
@@ -320,7 +338,8 @@ class Dispatcher:
         refusal = errors.engine_refused(status, dispatch.without_salt(payload), call.endpoint.prompt_field)
         if not unusable_output.is_possible(call, refusal):
             return refusal
-        stream = msgspec.structs.replace(dispatch, payload=unusable_output.stream_body(call, dispatch.salt))
+        named = dispatch.engine_name or call.body["model"]
+        stream = msgspec.structs.replace(dispatch, payload=unusable_output.stream_body(call, dispatch.salt, named))
         try:
             response = await self._post(endpoint, stream, stream=True)
             try:
@@ -348,6 +367,13 @@ class Dispatcher:
             stream=stream,
             tls_name=endpoint.tls_name,
         )
+
+
+def _payload(context: RequestContext, salt: str, meter: Meter, engine_name: str) -> bytes:
+    """Return the body for an engine, which knows an adapter by a name of its own."""
+    call = context.call
+    body = {**call.body, "model": engine_name} if engine_name else call.body
+    return call.endpoint.engine_body(body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None)
 
 
 def _computes_whole_prompt(body: Mapping[str, object]) -> bool:

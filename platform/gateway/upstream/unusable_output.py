@@ -25,9 +25,9 @@ def is_possible(call: Call, refusal: EngineRefused) -> bool:
     return generates and refusal.status == 400 and refusal.param is None and refusal.code == "invalid_request"
 
 
-def stream_body(call: Call, salt: str) -> bytes:
-    """Return the body of the same request as a stream."""
-    return call.endpoint.engine_body({**call.body, "stream": True}, stream=True, salt=salt)
+def stream_body(call: Call, salt: str, model: str) -> bytes:
+    """Return the body of the same request as a stream; ``model`` is what its engine calls the model."""
+    return call.endpoint.engine_body({**call.body, "model": model, "stream": True}, stream=True, salt=salt)
 
 
 async def writes_a_token(response: UpstreamResponse, parser: StreamParser) -> bool:

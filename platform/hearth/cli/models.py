@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The options that say what is served.
 _CONTENT = ("commit", "engine", "task", "engine_args")
+#: Those that hold for a LoRA adapter too.
+_OF_ADAPTERS = {"name", "source", "commit", "hub_token", "secret", "tenants", "private"}
 #: The largest number that the column stores.
 MOST_CONTEXT_TOKENS = 2**31 - 1
 #: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
@@ -141,7 +143,13 @@ class _ContextTokens(click.ParamType[int]):
     "--secret", metavar="NAME", help="Secret with which it is read there: `hearth secret`. Default: as before."
 )
 @click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
-@click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
+@click.option(
+    "--tenant",
+    "tenants",
+    multiple=True,
+    metavar="SLUG",
+    help="Show it to this tenant only; repeatable. Of an adapter: its owner.",
+)
 @click.pass_context
 def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     """Serve a further model, which clients call by NAME.
@@ -150,6 +158,9 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     keeps replicas of it in the pool of this node. A new model is visible to every tenant unless --private or --tenant
     is given. Its usage is unrated until you set a price; only the tiny model has one. An engine serves text or
     embeddings, never both: --task selects one.
+
+    A folder or a repository with adapter_config.json is a LoRA adapter. Its NAME is base:adapter, after the model whose
+    replicas load it. It belongs to --tenant, is private to it, and has a price of its own.
 
     The same NAME again changes what it serves, if --source is given, and else what the other options name: --replicas 0
     stops it. Options that are left out stay as they are. `hearth model` renames, shares and archives it.
@@ -160,8 +171,12 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
       hearth deploy big --source /models/big --slots-per-replica 8 --pipeline-parallel 2 --kv-dtype fp8
       hearth deploy qwen --context-tokens auto --host-memory-gib 64
       hearth deploy qwen --engine-version 0.33.0
+      hearth deploy qwen:acme-tone --source /adapters/tone --tenant acme
     """
     with on_database(f"{name} is not deployed"):
+        if _is_adapter(context):
+            _deploy_adapter(context)
+            return
         made, spec = deploy_as_typed(context)
         from hearth.provisioning.deploy import price_note
         from workers.fleet import inventory
@@ -175,6 +190,51 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
         print(f"{unpriced}.")
     if spec is not None and (family_args := spec.family_args()):
         print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
+
+
+def _is_adapter(context: click.Context) -> bool:
+    """Return whether the source is a LoRA adapter, or the name that of one."""
+    from catalogue.models import Model
+    from workers.model_sources import adapters
+
+    given = context.params
+    if not given["source"]:
+        return Model.objects.filter(name=given["name"]).exclude(base=None).exists()
+    return adapters.is_adapter(given["name"], given["source"], given["commit"], given["hub_token"])
+
+
+def _deploy_adapter(context: click.Context) -> None:
+    from hearth.provisioning.deploy import price_note
+    from tenants import audit
+    from workers.fleet import adapters as adapter_status
+    from workers.model_sources import adapters
+    from workers.model_sources.adapters import AdapterSpec
+
+    given = context.params
+    name, owners = given["name"], given["tenants"]
+    typed = {each for each in given if context.get_parameter_source(each) is ParameterSource.COMMANDLINE}
+    if other := sorted(typed - _OF_ADAPTERS):
+        options = ", ".join(f"--{each.replace('_', '-')}" for each in other)
+        base = name.rpartition(":")[0]
+        raise click.UsageError(f"{name} is a LoRA adapter, which runs in the replicas of {base}: leave {options} out.")
+    if not given["source"]:
+        raise click.UsageError(f"{name} is a LoRA adapter, which is replaced as a whole: give --source.")
+    if len(owners) > 1:
+        raise click.UsageError(
+            f"An adapter belongs to one tenant: give one --tenant, then `hearth model share {name}` for others."
+        )
+    spec = AdapterSpec(
+        name=name,
+        source=given["source"],
+        commit=given["commit"],
+        owner=owners[0] if owners else None,
+        hub_token=given["hub_token"],
+        secret=given["secret"],
+    )
+    revision = adapters.deploy_spec(audit.shell("hearth deploy"), spec, print)
+    print(f"{name} is deployed as revision {revision.digest[:12]}: {adapter_status.words(revision.model)}.")
+    if unpriced := price_note(name):
+        print(f"{unpriced}.")
 
 
 def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | None]:

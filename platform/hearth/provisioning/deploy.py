@@ -24,10 +24,11 @@ from tenants.ids import PLATFORM_SLUG
 from workers.fleet import deployments, engine_arguments, engine_versions, model_options, rollouts
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
-from workers.model_sources.source import ModelSpec, deployment_name, folder_digest, is_tiny
+from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
 from workers.weights import hub_tokens, secrets
+from workers.weights.folder import folder_digest
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,9 @@ from workers.engines.driver import DEFAULT_CONTEXT_TOKENS, TINY_MODEL
 from workers.errors import ModelRefused
 from workers.fleet import deployments, operations, rollouts
 from workers.model_sources import checks
-from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, folder_digest, is_tiny
+from workers.model_sources.source import TINY_NAME, ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment, Pool
+from workers.weights.folder import folder_digest
 
 ADMIN = "admin"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from billing.pricing import prices
 from catalogue.models import Model
 from tenants.models import Tenant
+from workers.fleet import adapters
 from workers.models import Deployment, Replica
 
 
@@ -27,6 +28,10 @@ class ListedModel:
     desired: int
     #: The platform's book has a price for it; without one its usage is unrated.
     priced: bool
+    #: Of a LoRA adapter: the model that it changes. Its replicas are those of that model, ready where it is loaded.
+    base: str = ""
+    #: Of a LoRA adapter: how far it is, and why no further.
+    note: str = ""
 
     @property
     def shown_visibility(self) -> str:
@@ -40,7 +45,7 @@ class ListedModel:
         """Return whether it can be called, in a word or two."""
         if self.archived:
             return "archived"
-        if not self.deployments:
+        if not self.deployments and not self.base:
             return "not deployed"
         if not self.desired:
             return "0 replicas"
@@ -61,11 +66,12 @@ def read(*, archived: bool) -> list[ListedModel]:
         .filter(deployment__in=deployments)
         .values_list("deployment_id", flat=True)
     )
-    slugs = _slugs(models)
+    slugs, loads = _slugs(models), adapters.by_model(models)
     priced = prices.priced(model.name for model in models)
     listed = []
     for model in models:
         own = [each for each in deployments if each.revision.model_id == model.id]
+        load = loads.get(model.id)
         listed.append(
             ListedModel(
                 name=model.name,
@@ -75,9 +81,11 @@ def read(*, archived: bool) -> list[ListedModel]:
                 aliases=tuple(sorted(alias.name for alias in model.aliases.all())),
                 archived=model.archived_at is not None,
                 deployments=tuple(each.name for each in own),
-                ready=sum(ready[each.id] for each in own),
-                desired=sum(each.desired_replicas for each in own),
+                ready=load.loaded if load is not None else sum(ready[each.id] for each in own),
+                desired=load.ready if load is not None else sum(each.desired_replicas for each in own),
                 priced=model.name in priced,
+                base=load.base if load is not None else "",
+                note=load.words if load is not None else "",
             )
         )
     return listed

@@ -93,22 +93,23 @@ class Prober:
     def probe(self, target: CanaryTarget, *, canary_timeout_seconds: float | None) -> ProbeResult:
         """Read health and load, and send a canary if it has a timeout. Network errors are part of the result."""
         try:
-            status, _ = _request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
+            status, _ = request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
             return ProbeResult(healthy=False, problem=_cause(error))
         if status != 200:
             return ProbeResult(healthy=False, problem=f"/health returned {status}")
-        canary = None if canary_timeout_seconds is None else self._canary(target, canary_timeout_seconds)
+        canary = None if canary_timeout_seconds is None else self.canary(target, canary_timeout_seconds)
         return ProbeResult(healthy=True, load=self._load(target), canary=canary)
 
     def _load(self, target: CanaryTarget) -> EngineLoad | None:
         try:
-            status, body = _request(target, "GET", "/metrics", timeout_seconds=self._timeout_seconds)
+            status, body = request(target, "GET", "/metrics", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException):
             return None
         return parse_load(body.decode(errors="replace")) if status == 200 else None
 
-    def _canary(self, target: CanaryTarget, timeout_seconds: float) -> CanaryResult:
+    def canary(self, target: CanaryTarget, timeout_seconds: float) -> CanaryResult:
+        """Send a canary of one token and record it. Network errors are part of the result."""
         canary = target.canary(EMBEDDINGS if target.embeds else TEXT)
         self._sink.begin(canary)
         result = _one_token(target, canary, timeout_seconds)
@@ -121,7 +122,7 @@ def read_metrics(target: CanaryTarget, *, timeout_seconds: float) -> bytes:
 
     Raises OSError (a timeout is one) or HTTPException, also if the engine answers with an error or a larger page.
     """
-    status, body = _request(target, "GET", "/metrics", timeout_seconds=timeout_seconds)
+    status, body = request(target, "GET", "/metrics", timeout_seconds=timeout_seconds)
     if status != 200:
         raise OSError(f"/metrics returned {status}")
     return body
@@ -174,13 +175,14 @@ def _number(value: str) -> float:
 
 def _one_token(target: CanaryTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:
     """Send a prompt shorter than any cache block, so that canaries neither fill nor hit a prefix cache."""
-    body: dict[str, Any] = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    model = target.engine_name or target.model_name
+    body: dict[str, Any] = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
     if target.embeds:
-        body = {"model": target.model_name, "input": "Hi"}
+        body = {"model": model, "input": "Hi"}
     headers = {"content-type": "application/json", "x-request-id": str(canary.request_id)}
     raw, path = json.dumps(body).encode(), canary.endpoint
     try:
-        status, answer = _request(target, "POST", path, timeout_seconds=timeout_seconds, body=raw, headers=headers)
+        status, answer = request(target, "POST", path, timeout_seconds=timeout_seconds, body=raw, headers=headers)
     except (OSError, http.client.HTTPException) as error:
         return CanaryResult(finished_at_ns=time.time_ns(), status=0, problem=_cause(error))
     if status != 200:
@@ -204,7 +206,7 @@ def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:
     )
 
 
-def _request(
+def request(
     target: CanaryTarget,
     method: str,
     path: str,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import cbor2
 
+from workers.simulated.engine.adapter import Adapter
+
 DEFAULT_SEED = "vllm-none-hash"
 
 
@@ -23,6 +25,7 @@ class Stored:
     parent: bytes | None
     token_ids: tuple[int, ...]
     salt: str | None
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,17 @@ class BlockHasher:
         self.block_size = block_size
         self._root = _digest(DEFAULT_SEED if seed is None else seed)
 
-    def extend(self, hashes: list[bytes], tokens: Sequence[int], salt: str | None) -> None:
+    def extend(
+        self, hashes: list[bytes], tokens: Sequence[int], salt: str | None, adapter: Adapter | None = None
+    ) -> None:
         """Append to ``hashes`` the hash of every full block of ``tokens`` that has none yet."""
         size = self.block_size
         for start in range(len(hashes) * size, len(tokens) // size * size, size):
             parent = hashes[-1] if hashes else self._root
-            extra = (("cache_salt", salt),) if salt and start == 0 else None
-            hashes.append(_digest((parent, tuple(tokens[start : start + size]), extra)))
+            extra = () if adapter is None else (adapter.block_key,)
+            if salt and start == 0:
+                extra = (*extra, ("cache_salt", salt))
+            hashes.append(_digest((parent, tuple(tokens[start : start + size]), extra or None)))
 
 
 def _digest(value: object) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from workers.simulated.engine.adapter import Adapter
 from workers.simulated.engine.block_pool import BlockHasher, BlockPool, Stored
 from workers.simulated.engine.host_tier import HostTier
 from workers.simulated.engine.kv_events import EventPublisher
@@ -34,6 +35,7 @@ class Run(Scheduled):
 
     prompt: Sequence[int]
     salt: str | None
+    adapter: Adapter | None
     generated: GeneratedText
     hasher: BlockHasher
     keys: list[bytes]
@@ -65,12 +67,13 @@ class Run(Scheduled):
         if full > len(self.keys):
             answered = slice(len(self.tokens) - len(self.prompt), full * size - len(self.prompt))
             self.tokens.extend(token.id for token in self.generated.tokens[answered])
-            self.hasher.extend(self.keys, self.tokens, self.salt)
+            self.hasher.extend(self.keys, self.tokens, self.salt, self.adapter)
         stored = Stored(
             hashes=tuple(self.keys[first:full]),
             parent=self.keys[first - 1] if first else None,
             token_ids=tuple(self.tokens[first * size : full * size]),
             salt=self.salt if first == 0 else None,
+            adapter=self.adapter,
         )
         pool.store(self.blocks[first:full], stored)
         self.stored = full
@@ -131,7 +134,9 @@ class Engine:
         """Return the share of blocks in use, 0 to 1."""
         return self._pool.usage
 
-    def open(self, prompt: Sequence[int], salt: str | None, generated: GeneratedText) -> Run:
+    def open(
+        self, prompt: Sequence[int], salt: str | None, generated: GeneratedText, adapter: Adapter | None = None
+    ) -> Run:
         """Return a sequence that has no blocks yet; ``tokens`` runs it."""
         return Run(
             prompt_tokens=len(prompt),
@@ -140,6 +145,7 @@ class Engine:
             tokens=list(prompt),
             prompt=prompt,
             salt=salt,
+            adapter=adapter,
             generated=generated,
             hasher=self._hasher,
             arrived_at=asyncio.get_running_loop().time(),
@@ -147,7 +153,7 @@ class Engine:
 
     async def tokens(self, run: Run) -> AsyncGenerator[Token, None]:
         """Queue the sequence and yield its tokens at the engine's pace. Closing it early aborts and frees all."""
-        self._hasher.extend(run.keys, run.prompt, run.salt)
+        self._hasher.extend(run.keys, run.prompt, run.salt, run.adapter)
         self._scheduler.add(run)
         try:
             while await self._has_token(run):

@@ -63,7 +63,9 @@ class EventPublisher:
     def _as_map(self, event: Event) -> dict[str, object]:
         match event:
             case Stored():
-                extra = [[event.salt] if event.salt else None, *[None] * (len(event.hashes) - 1)]
+                lora = [] if event.adapter is None else [event.adapter.name]
+                salted = [*lora, event.salt] if event.salt else lora
+                extra = [salted or None, *[lora or None] * (len(event.hashes) - 1)]
                 return {
                     "type": "BlockStored",
                     "block_hashes": [self._wire(key) for key in event.hashes],
@@ -72,7 +74,7 @@ class EventPublisher:
                     "block_size": self._block_size,
                     "lora_id": None,
                     "medium": "GPU",
-                    "lora_name": None,
+                    "lora_name": event.adapter.name if event.adapter is not None else None,
                     "extra_keys": extra,
                     "group_idx": 0,
                     "kv_cache_spec_kind": "full_attention",

@@ -56,6 +56,8 @@ class Sampling:
     include_stop: bool = False
     ignore_end: bool = False
     index: int = 0
+    #: The folder of the request's adapter; empty without one.
+    adapter: str = ""
 
 
 class TextGenerator:
@@ -114,6 +116,7 @@ def _generator(prompt: Sequence[int], sampling: Sampling) -> random.Random:
     if sampling.temperature > 0 and sampling.seed is None:
         return random.Random()
     chosen = "" if sampling.temperature == 0 else f"{sampling.seed} {sampling.index}"
+    chosen += sampling.adapter
     material = hashlib.sha256(array("Q", prompt).tobytes() + chosen.encode()).digest()
     return random.Random(int.from_bytes(material, "big"))
 

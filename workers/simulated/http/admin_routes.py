@@ -46,7 +46,17 @@ def _state(service: Service) -> list[web.RouteDef]:
     created = int(time.time())
 
     async def models(_request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": [_model_card(service, created)]})
+        adapters = [
+            _model_card(each.name, created, root=each.path, parent=settings.served_name)
+            for each in service.adapters.values()
+        ]
+        base = _model_card(
+            settings.served_name,
+            created,
+            root=settings.model or settings.served_name,
+            max_model_len=settings.context_length_tokens,
+        )
+        return _json({"object": "list", "data": [base, *adapters]})
 
     async def load(_request: web.Request) -> web.Response:
         return _json({"server_load": service.load})
@@ -88,7 +98,9 @@ def _state(service: Service) -> list[web.RouteDef]:
     ]
 
 
-def _model_card(service: Service, created: int) -> dict[str, Any]:
+def _model_card(
+    name: str, created: int, *, root: str, parent: str | None = None, max_model_len: int | None = None
+) -> dict[str, Any]:
     granted = {"sampling", "logprobs", "view"}
     rights = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
     permission = {
@@ -101,13 +113,13 @@ def _model_card(service: Service, created: int) -> dict[str, Any]:
         "is_blocking": False,
     }
     return {
-        "id": service.settings.served_name,
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": service.settings.model or service.settings.served_name,
-        "parent": None,
-        "max_model_len": service.settings.context_length_tokens,
+        "root": root,
+        "parent": parent,
+        "max_model_len": max_model_len,
         "permission": [permission],
     }
 

@@ -49,8 +49,9 @@ def routes(service: Service) -> list[web.RouteDef]:
 async def _embedded(service: Service, body: dict[str, Any], request_id: str) -> dict[str, Any]:
     with field_reader.reading():
         prompts = _prompts(service, body)
-        vectors = [_vector(prompt) for prompt in prompts]
-    runs = [service.engine.open(prompt, body.get("cache_salt"), NOTHING) for prompt in prompts]
+        adapter = service.adapters.get(body.get("model") or "")
+        vectors = [_vector(prompt, "" if adapter is None else adapter.path) for prompt in prompts]
+    runs = [service.engine.open(prompt, body.get("cache_salt"), NOTHING, adapter) for prompt in prompts]
     await asyncio.gather(*[_through(service, run) for run in runs])
     packed = body.get("encoding_format") == "base64"
     data = [
@@ -63,7 +64,7 @@ async def _embedded(service: Service, body: dict[str, Any], request_id: str) -> 
         "id": f"embd-{request_id}",
         "object": "list",
         "created": int(time.time()),
-        "model": service.settings.served_name,
+        "model": service.public_name(body.get("model")),
         "data": data,
         "usage": usage | {"prompt_tokens_details": None, "completion_tokens_details": None},
     }
@@ -85,7 +86,7 @@ def _prompts(service: Service, body: dict[str, Any]) -> list[tuple[int, ...]]:
     if wanted not in FORMATS:
         reader.wrong("literal_error", "encoding_format", f"Input should be one of {FORMATS}", wanted)
     reader.finish()
-    if name and name != service.settings.served_name:
+    if name and name != service.settings.served_name and name not in service.adapters:
         raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
     check_salt(body.get("cache_salt"))
     if body.get("dimensions") is not None:
@@ -114,9 +115,9 @@ def _ids(service: Service, text: str | list[int]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _vector(ids: Sequence[int]) -> list[float]:
-    """Return a vector of length one that depends only on the prompt."""
-    seed = hashlib.sha256(",".join(map(str, ids)).encode()).digest()
+def _vector(ids: Sequence[int], adapter: str) -> list[float]:
+    """Return a vector of length one that depends only on the prompt and the adapter."""
+    seed = hashlib.sha256((",".join(map(str, ids)) + adapter).encode()).digest()
     raw = hashlib.shake_256(seed).digest(2 * DIMENSIONS)
     values = [value / 32768 - 1 + 1e-6 for value in struct.unpack(f"<{DIMENSIONS}H", raw)]
     length = math.sqrt(sum(value * value for value in values))

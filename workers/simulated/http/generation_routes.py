@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from workers.simulated.engine.adapter import Adapter
 from workers.simulated.engine.engine import Run
 from workers.simulated.engine.jobs import Job, Kind, ReplyFormat, new_id
 from workers.simulated.engine.text_generator import Sampling, Token
@@ -116,7 +117,7 @@ def open_completion(service: Service, body: dict[str, Any], headers: Mapping[str
     return Job(
         kind="completion",
         id=_id("completion", headers),
-        model=service.settings.served_name,
+        model=service.public_name(parsed.common.model),
         body=body,
         common=parsed.common,
         runs=runs,
@@ -146,7 +147,7 @@ def _conversation(
     return Job(
         kind=kind,
         id=_id(kind, headers),
-        model=service.settings.served_name,
+        model=service.public_name(parsed.common.model),
         body=body,
         common=parsed.common,
         runs=runs,
@@ -177,17 +178,18 @@ def _runs(
     required_output: RequiredOutput | None = None,
 ) -> tuple[Run, ...]:
     runs: list[Run] = []
+    adapter = service.adapters.get(common.model or "")
     for prompt, limit in zip(prompts, limits, strict=True):
         for index in range(common.n):
             if required_output is None:
-                generated = service.text_generator.generate(prompt, _sampling(common, limit, index))
+                generated = service.text_generator.generate(prompt, _sampling(common, limit, index, adapter))
             else:
                 generated = service.text_generator.exact(required_output.text, limit)
-            runs.append(service.engine.open(prompt, common.cache_salt, generated))
+            runs.append(service.engine.open(prompt, common.cache_salt, generated, adapter))
     return tuple(runs)
 
 
-def _sampling(common: Common, limit: int, index: int) -> Sampling:
+def _sampling(common: Common, limit: int, index: int, adapter: Adapter | None) -> Sampling:
     return Sampling(
         max_tokens=limit,
         min_tokens=common.min_tokens,
@@ -197,6 +199,7 @@ def _sampling(common: Common, limit: int, index: int) -> Sampling:
         include_stop=common.include_stop,
         ignore_end=common.ignore_end,
         index=index,
+        adapter="" if adapter is None else adapter.path,
     )
 
 

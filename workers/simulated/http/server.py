@@ -19,6 +19,7 @@ from workers.simulated.engine.metrics import Metrics
 from workers.simulated.engine.text_generator import TextGenerator
 from workers.simulated.faults import CutConnection, FaultState
 from workers.simulated.http import (
+    adapter_routes,
     admin_routes,
     anthropic_messages,
     embedding_routes,
@@ -74,6 +75,7 @@ async def application(settings: Settings, context: ssl.SSLContext | None = None)
     app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[_errors, _guard(settings.api_key)])
     generating = embedding_routes.routes(service) if settings.embeds else generation_routes.routes(service)
     app.add_routes([*generating, *tokenize_routes.routes(service), *admin_routes.routes(service)])
+    app.add_routes(adapter_routes.routes(service))
     app.on_response_prepare.append(_request_id)
     if settings.logs_requests:
         app.on_response_prepare.append(_log)

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.simulated.engine.adapter import Adapter
 from workers.simulated.engine.engine import Engine
 from workers.simulated.engine.jobs import Job
 from workers.simulated.engine.metrics import Metrics
@@ -63,8 +64,15 @@ class Service:
     faults: FaultState
     request_log: RequestLog = field(default_factory=RequestLog)
     load: int = 0
+    #: Those that are loaded, by name.
+    adapters: dict[str, Adapter] = field(default_factory=dict)
 
     def require_model(self, name: str | None) -> None:
         """Raise the 404 error if ``name`` is another model's; no name means the served model."""
-        if name and name != self.settings.served_name:
+        if name and name != self.settings.served_name and name not in self.adapters:
             raise unknown_model(name, self.settings.served_name)
+
+    def public_name(self, name: str | None) -> str:
+        """Return what answers call the model of a request."""
+        adapter = self.adapters.get(name or "")
+        return adapter.public_name if adapter is not None else self.settings.served_name

@@ -30,6 +30,11 @@ class QueuedRequest:
     admitted: bool = False
 
     @property
+    def goes_to_some(self) -> bool:
+        """Return whether only some replicas of the model may serve it: in its regions, or with its adapter."""
+        return bool(self.caller.allowed_regions or self.model.base)
+
+    @property
     def left_seconds(self) -> float:
         """Return how much longer it may wait; at most 0 when its time is over."""
         return self.caller.policy.queue_seconds - self.waited_seconds

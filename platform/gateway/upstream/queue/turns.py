@@ -134,7 +134,7 @@ class Turns:
         self._router = router
         self._in_flight = in_flight
         self._usable = usable
-        #: By model.
+        #: By the model whose replicas serve: its adapters wait with it.
         self._queues: dict[str, _ModelQueue] = {}
         #: Those in which requests wait, and some in which none waits any more.
         self._in_use: dict[str, _ModelQueue] = {}
@@ -146,7 +146,7 @@ class Turns:
         """
         policy = waiting.queued.caller.policy
         may_wait = policy.queue_requests > 0 and policy.queue_seconds > waiting.queued.waited_seconds
-        if may_wait and ((queue := self._queue(waiting.queued.model.name)) or queue.others_wait()):
+        if may_wait and ((queue := self._queue(waiting.queued.model.served_by)) or queue.others_wait()):
             return None
         endpoints = waiting.ready()
         if not endpoints:
@@ -159,7 +159,7 @@ class Turns:
     async def wait(self, waiting: Waiting) -> Turn:
         """Return a turn when it is the request's. Raises Unavailable if too many wait, or it waited too long."""
         queued, began = waiting.queued, time.monotonic()
-        queue = self._queue(queued.model.name)
+        queue = self._queue(queued.model.served_by)
         if not queue:  # the last wait was in an earlier queue
             queue.last_wait_seconds = 0.0
         outcome: Outcome = "client_gone"
@@ -222,7 +222,7 @@ class Turns:
         waiter = _Waiter(waiting, queue)
         policy = queued.caller.policy
         ticket = queue.add(waiter, queued.caller.tenant_id, _priority(queued), policy.weight)
-        self._in_use[queued.model.name] = queue
+        self._in_use[queued.model.served_by] = queue
         if self._timer is None:
             self._look_later()
             self.made_room()  # it may have come only because requests wait in other processes
@@ -238,7 +238,7 @@ class Turns:
     def _serve(self, queue: FairQueue[_Waiter]) -> int:
         """Give turns to the first requests of a queue while there is room; return how many wait on.
 
-        Tenants for whom only their regions have no room hold nobody else up.
+        Tenants for whom only some replicas have no room, those of their regions or of an adapter, hold nobody else up.
         """
         held_up: set[UUID] = set()
         while (ticket := queue.first(without=held_up)) is not None:
@@ -254,7 +254,7 @@ class Turns:
                 # Without a queue a warm prefix may be worth a wait at its replica. Here that would delay other tenants.
                 choice, split = self._choose(waiter.waiting, endpoints, free)
                 turn = Turn(choice, endpoints, _Charge(queue, ticket, choice), split=split)
-            elif not free and waiter.waiting.queued.caller.allowed_regions:
+            elif not free and waiter.waiting.queued.goes_to_some:
                 held_up.add(ticket.tenant)
                 continue
             else:

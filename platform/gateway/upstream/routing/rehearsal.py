@@ -49,7 +49,8 @@ def rehearse(raw: bytes, path: str, key: str, session: str | None = None) -> Reh
         raise errors.BadRequest(f"There is no model {call.model!r} for this key.", "model_not_found", "model")
     key_rights.require_model(caller, model)
     every = endpoints.ready()
-    known = [each for each in every if each.model_name == model.name]
+    adapters = endpoints.of_adapters(every, endpoints.loaded_adapters()) if model.base else []
+    known = [each for each in (*every, *adapters) if each.model_name == model.name]
     regions = caller.allowed_regions
     permitted = [each for each in known if not regions or each.region in regions]
     model = model_contexts.fit(model, model_contexts.context(model, known, {}))

@@ -54,5 +54,5 @@ def _prefix(call: Call, caller: Caller, model: ServedModel) -> tuple[PrefixHashe
     if call.facts is not None:
         return call.facts.prefix, call.facts.opening, call.facts.question
     messages = call.endpoint.messages(call.body)
-    prefix = prefix_hashes(keyspace.prefix_root(caller, model.name), messages)
+    prefix = prefix_hashes(keyspace.prefix_root(caller, model.prefix_name), messages)
     return prefix, opening(prefix, messages), question(prefix, messages)

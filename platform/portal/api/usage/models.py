@@ -58,6 +58,8 @@ class CatalogueEntry:
     slots_per_replica: int | None
     #: The name of the secret that its files are fetched with; empty for none, and except for operators.
     secret: str
+    #: Of a LoRA adapter: the model that it changes; empty for any other model.
+    base: str
 
     @property
     def id(self) -> UUID:
@@ -113,6 +115,9 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
     id = serializers.UUIDField(read_only=True)
     name = serializers.CharField(source="model.name", read_only=True)
     owner = serializers.CharField(read_only=True, help_text="Slug of the tenant that owns it.")
+    base = serializers.CharField(
+        read_only=True, help_text="Of a LoRA adapter: the model whose replicas serve it. Empty for any other model."
+    )
     visibility = serializers.ChoiceField(source="model.visibility", choices=Model.Visibility.choices, read_only=True)
     tenants = serializers.ListField(
         child=serializers.CharField(),
@@ -329,6 +334,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
         revisions[revision.model_id].append(revision)
     deployed = Deployment.objects.select_related("revision").filter(revision__model__in=models, archived_at=None)
     wanted = rollouts.all_as_wanted(deployed) if principal.is_operator else []
+    bases = dict(Model.objects.filter(adapters__in=models).values_list("id", "name"))
     slots = {each.revision.model_id: each.slots_per_replica for each in wanted}
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
@@ -347,6 +353,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             revisions=revisions[model.id],
             priced=model.name in priced,
             slots_per_replica=slots.get(model.id),
+            base=bases.get(model.base_id, "") if model.base_id else "",
             secret=named_secrets.get(model.id, ""),
         )
         for model in models

@@ -261,7 +261,7 @@ def _prune(actor: Actor, wanted: Fleet) -> None:
     """Archive the platform's models that a document does not name; aliases that it gives to others go to them."""
     named = {each.name for each in wanted.models}
     claimed = {alias for each in wanted.models for alias in each.aliases}
-    rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None).exclude(name__in=named)
+    rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG, base=None, archived_at=None).exclude(name__in=named)
     for row in rows.prefetch_related("aliases").order_by("name"):
         kept = tuple(alias.name for alias in row.aliases.all() if alias.name not in claimed)
         model_changes.change(actor, row.name, ModelChange(archived=True, aliases=kept))

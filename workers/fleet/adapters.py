@@ -1,0 +1,114 @@
+"""Which LoRA adapters are loaded where, in numbers and in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import F
+
+from catalogue.models import Model, ModelRevision
+from workers.fleet.lookup import short
+from workers.models import AdapterLoad, Replica
+from workers.scheduler.adapters import takers
+
+_State = AdapterLoad.State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOnReplica:
+    """One revision of an adapter on one ready replica of its base. ``error`` says why the last attempt failed."""
+
+    replica: str
+    node: str
+    digest: str
+    is_loaded: bool
+    error: str
+
+    @property
+    def words(self) -> str:
+        """Return whether it is loaded there, or why not."""
+        if self.is_loaded:
+            return f"loaded on {self.replica}"
+        return (
+            f"cannot be loaded on {self.replica}: {self.error}" if self.error else f"not loaded yet on {self.replica}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStatus:
+    """An adapter: how many ready replicas of its base there are, and where the revision that they shall have is."""
+
+    base: str
+    ready: int
+    replicas: Sequence[AdapterOnReplica]
+    #: Whether that revision is still to take over from an earlier one, which serves until every replica has it.
+    is_coming: bool
+
+    @property
+    def loaded(self) -> int:
+        """Return on how many replicas it is loaded."""
+        return sum(each.is_loaded for each in self.replicas)
+
+    @property
+    def words(self) -> str:
+        """Return how far it is, and each reason why it is no further."""
+        found = f"loaded on {self.loaded} of {self.ready} ready replicas of {self.base}"
+        if self.is_coming:
+            found += "; the earlier revision serves until all have it"
+        problems = [each.words for each in self.replicas if each.error and not each.is_loaded]
+        return "; ".join([found, *problems])
+
+
+def by_model(models: Iterable[Model]) -> Mapping[UUID, AdapterStatus]:
+    """Return the status of the adapters among these models, in three queries."""
+    rows = [each for each in models if each.base_id is not None]
+    if not rows:
+        return {}
+    bases = dict(Model.objects.filter(id__in={each.base_id for each in rows}).values_list("id", "name"))
+    ready: dict[UUID, int] = defaultdict(int)
+    serving = takers().filter(state=Replica.State.READY)
+    for base_id in serving.filter(revision__model__in=bases).values_list("revision__model_id", flat=True):
+        ready[base_id] += 1
+    loads: dict[UUID, list[AdapterLoad]] = defaultdict(list)
+    for load in (
+        AdapterLoad.objects.filter(revision__model__in=rows, unwanted_since=None)
+        .filter(replica__state=Replica.State.READY)
+        .select_related("revision", "replica__node", "replica__deployment")
+        .annotate(generation_now=F("replica__generation"))
+        .order_by("replica_id")
+    ):
+        loads[load.revision.model_id].append(load)
+    active = {
+        revision.model_id: revision.id for revision in ModelRevision.objects.filter(model__in=rows, superseded_at=None)
+    }
+    found = {}
+    for row in rows:
+        assert row.base_id is not None, "filtered"
+        wanted = row.next_revision_id or active.get(row.id)
+        found[row.id] = AdapterStatus(
+            base=bases[row.base_id],
+            ready=ready[row.base_id],
+            replicas=tuple(_on_replica(each) for each in loads[row.id] if each.revision_id == wanted),
+            is_coming=row.next_revision_id is not None,
+        )
+    return found
+
+
+def words(model: Model) -> str:
+    """Return how far an adapter is."""
+    fresh = Model.objects.get(id=model.id)
+    return by_model([fresh])[model.id].words
+
+
+def _on_replica(load: AdapterLoad) -> AdapterOnReplica:
+    replica = load.replica
+    return AdapterOnReplica(
+        replica=f"{replica.deployment.name}/{short(replica.id)}",
+        node=replica.node.name if replica.node is not None else "",
+        digest=load.revision.digest,
+        is_loaded=load.state == _State.LOADED and load.generation == replica.generation,
+        error=load.error,
+    )

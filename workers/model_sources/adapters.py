@@ -1,0 +1,170 @@
+"""Deploy a LoRA adapter: a model of its own, named ``base:adapter``, in the replicas of its base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import transaction
+
+from catalogue import adapters, administration, engine_options, registry
+from catalogue.adapters import Adapter
+from catalogue.models import Model, ModelRevision
+from catalogue.registry import Description
+from tenants import registry as tenants
+from tenants.audit import Actor
+from tenants.ids import PLATFORM_SLUG
+from workers import tasks
+from workers.errors import ModelRefused
+from workers.fleet import rollouts
+from workers.model_sources import adapter_files, checks
+from workers.model_sources import files as model_files
+from workers.model_sources.files import ModelFiles
+from workers.models import Deployment
+from workers.weights import hub_tokens, secrets
+from workers.weights.folder import folder_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec:
+    """An adapter to serve. ``source`` is a Hugging Face id or a folder."""
+
+    name: str
+    source: str
+    #: The branch, tag or commit of a Hugging Face id; empty: main.
+    commit: str = ""
+    #: Slug of the tenant that owns it; None: as before, the platform for a new one.
+    owner: str | None = None
+    hub_token: str | None = field(default=None, repr=False)
+    #: The named secret that holds the token; None: as before.
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """An adapter that can be deployed. ``notes`` are sentences to show."""
+
+    base: Model
+    owner: str
+    described: Description
+    hub_token: str | None
+    secret: str | None
+    notes: tuple[str, ...]
+
+
+def base_of(name: str) -> Model | None:
+    """Return the model that ``base:adapter`` names first, by its name or an alias; None if there is none."""
+    parts = adapters.split(name)
+    if parts is None:
+        return None
+    rows = Model.objects.filter(base=None, archived_at=None)
+    return rows.filter(name=parts[0]).first() or rows.filter(aliases__name=parts[0]).first()
+
+
+def is_adapter(name: str, source: str, commit: str = "", hub_token: str | None = None) -> bool:
+    """Return whether the source has the files of an adapter. Raises ModelRefused if its name says of no model."""
+    folder = Path(source)
+    known = Model.objects.filter(name=name).exclude(base=None).exists()
+    if not known and not folder.is_dir() and base_of(name) is None:
+        return False  # the hub is asked once, when the model is checked
+    if not adapter_files.is_adapter(model_files.find(source, commit, hub_token)):
+        return False
+    if not known and base_of(name) is None:
+        raise ModelRefused(
+            f"{source} has a LoRA adapter, and {name!r} does not name the model that it changes.",
+            "Name it after that model, as in `hearth deploy chat:tone`; `hearth model list` shows the models.",
+        )
+    return True
+
+
+def check(spec: AdapterSpec) -> Checked:
+    """Check name, base, files and owner of an adapter. Raises BadName, ModelRefused, NotFound for the tenant."""
+    administration.check_name(spec.name)
+    present = Model.objects.select_related("base", "owner").filter(name=spec.name).first()
+    if present is not None and present.base is None:
+        raise ModelRefused(f"{spec.name!r} is a model, and no adapter.", "Choose another name for the adapter.")
+    base = base_of(spec.name) if present is None else present.base
+    if base is None:
+        raise ModelRefused(f"There is no model for {spec.name!r} to change.", "Name it base:adapter.")
+    checks.check_name_is_free(spec.name)
+    owner = spec.owner or (present.owner.slug if present is not None else PLATFORM_SLUG)
+    tenants.find_tenant(owner)
+    token = spec.hub_token or checks.token_of(spec.name, spec.secret)
+    files = model_files.find(spec.source, spec.commit, token)
+    revision = _deployed(base)
+    options = engine_options.from_json(revision.options)
+    found = adapter_files.check(spec.source, files, base.name, options, revision.source)
+    return Checked(
+        base=base,
+        owner=owner,
+        described=_described(spec, files, revision, found),
+        hub_token=spec.hub_token,
+        secret=spec.secret,
+        notes=_notes(spec.name, base, revision, found, options.lora_adapters),
+    )
+
+
+@transaction.atomic
+def deploy(actor: Actor, checked: Checked) -> ModelRevision:
+    """Let the replicas of its base load the adapter; an archived one is restored. Idempotent.
+
+    Of a known adapter this revision is active once every ready replica has loaded it. Raises NotAllowed if the name is
+    another tenant's.
+    """
+    owner = tenants.find_tenant(checked.owner)
+    revision = registry.record(actor, owner, checked.described, base=checked.base)
+    if checked.hub_token is not None:
+        hub_tokens.store(actor, revision.model, checked.hub_token)
+    if checked.secret is not None:
+        secrets.use(actor, revision.model, checked.secret)
+    adapters.want(actor, revision)
+    administration.restore(actor, checked.described.name)
+    tasks.hint(())
+    return revision
+
+
+def deploy_spec(actor: Actor, spec: AdapterSpec, warn: Callable[[str], None]) -> ModelRevision:
+    """Check an adapter and deploy it. Raises as :func:`check` and :func:`deploy`."""
+    checked = check(spec)
+    for note in checked.notes:
+        warn(note)
+    return deploy(actor, checked)
+
+
+def _deployed(base: Model) -> ModelRevision:
+    """Return what the base serves, or will after its rollout. Raises ModelRefused if it is not deployed."""
+    rows = Deployment.objects.select_related("revision__model").filter(revision__model=base, archived_at=None)
+    found = rows.order_by("name").first()
+    if found is None:
+        raise ModelRefused(f"{base.name} is not deployed.", f"Deploy it first: `hearth deploy {base.name}`.")
+    return rollouts.as_wanted(found).revision
+
+
+def _described(spec: AdapterSpec, files: ModelFiles, base: ModelRevision, found: Adapter) -> Description:
+    folder = Path(spec.source)
+    is_folder = folder.is_dir()
+    pinned = ("--revision", files.commit) if files.commit and base.engine == "vllm" else ()
+    return Description(
+        name=spec.name,
+        source=str(folder.absolute()) if is_folder else spec.source,
+        engine=base.engine,  # type: ignore[arg-type]  # the column has no other values
+        engine_args=pinned,
+        context_length_tokens=0,
+        weights_digest=folder_digest(folder) if is_folder else "",
+        adapter=found,
+    )
+
+
+def _notes(name: str, base: Model, revision: ModelRevision, found: Adapter, at_once: int) -> tuple[str, ...]:
+    notes = []
+    if found.trained_on and found.trained_on not in {revision.source, base.name}:
+        notes.append(f"{name} was trained on {found.trained_on!r}, and {base.name} serves {revision.source!r}.")
+    others = Model.objects.filter(base=base, archived_at=None).exclude(name=name).count()
+    if others + 1 > at_once:
+        notes.append(
+            f"{base.name} has {others + 1} adapters, and one batch uses {at_once} of them: requests for others wait, "
+            f"and an engine reads those again that it has put away. `hearth deploy {base.name} "
+            f"--lora-adapters {others + 1}` takes memory for all."
+        )
+    return tuple(notes)
