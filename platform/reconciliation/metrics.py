@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from django.db.models import Count
 from django.utils import timezone
@@ -24,6 +25,19 @@ class Proof:
     lost_tokens: int
     book_gaps: int
     boots: Mapping[str, int]
+
+
+GAUGES: tuple[tuple[str, str, Callable[[Proof], float]], ...] = (
+    (
+        "hearth_usage_compared_age_seconds",
+        "Since engines, usage and books were compared.",
+        attrgetter("age_seconds"),
+    ),
+    ("hearth_usage_gap_boots", "Engine processes that do not agree with usage.", attrgetter("boot_gaps")),
+    ("hearth_usage_gap_tokens", "Tokens of those that nothing explains, without sign.", attrgetter("gap_tokens")),
+    ("hearth_usage_lost_tokens", "Tokens of killed engines that nobody received or pays.", attrgetter("lost_tokens")),
+    ("hearth_usage_book_gaps", "Sums of the ledger and the roll-ups that differ from usage.", attrgetter("book_gaps")),
+)
 
 
 def read() -> Proof | None:
@@ -49,19 +63,11 @@ class ProofCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; nothing before the first comparison."""
+        """Yield the gauges, without a value before the first comparison."""
         found = self._read()
-        if found is None:
-            return
-        for name, text, value in (
-            ("hearth_usage_compared_age_seconds", "Since engines, usage and books were compared.", found.age_seconds),
-            ("hearth_usage_gap_boots", "Engine processes that do not agree with usage.", found.boot_gaps),
-            ("hearth_usage_gap_tokens", "Tokens of those that nothing explains, without sign.", found.gap_tokens),
-            ("hearth_usage_lost_tokens", "Tokens of killed engines that nobody received or pays.", found.lost_tokens),
-            ("hearth_usage_book_gaps", "Sums of the ledger and the roll-ups that differ from usage.", found.book_gaps),
-        ):
-            yield GaugeMetricFamily(name, text, value)
+        for name, text, of in GAUGES:
+            yield GaugeMetricFamily(name, text, None if found is None else of(found))
         boots = GaugeMetricFamily("hearth_engine_boots", "Engine processes by result.", labels=("state",))
-        for state, number in found.boots.items():
+        for state, number in ({} if found is None else found.boots).items():
             boots.add_metric((state,), number)
         yield boots

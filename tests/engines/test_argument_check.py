@@ -96,4 +96,4 @@ def test_dashes_alone_are_no_argument_of_hearths_own_and_all_of_tls_are() -> Non
     assert own_arguments.find(["--tokenizer", "-", "--"]) is None
     for given in ("--ssl-ciphers=x", "--ssl_cert_reqs", "--ssl", "--ssl-key"):
         found = own_arguments.find([given])
-        assert found is not None and "without TLS" in found.instead
+        assert found is not None and "HEARTH_ENGINE_TLS" in found.instead

@@ -102,11 +102,11 @@ def test_it_is_the_process_that_waited(zygote: Waiting, replica: Replica) -> Non
     assert leader_of(replica).start_ticks <= min(process.start_ticks for process in members(replica))
 
 
-def test_its_log_is_the_replicas_own(zygote: Waiting, replica: Replica) -> None:
+def test_its_log_is_the_replicas_own(replica: Replica) -> None:
     written = {Path(f"/proc/{replica.process.pid}/fd/{number}").readlink() for number in (1, 2)}
     assert written == {replica.spec.log_path}
     assert replica.spec.log_path.stat().st_mode & 0o777 == 0o600
-    assert (replica.spec.log_path.stat().st_size > 0) == (zygote.kind == "vllm"), "only vLLM says that it starts"
+    assert replica.spec.log_path.stat().st_size > 0, "an engine writes how long it loaded"
 
 
 async def test_sigterm_ends_an_engine_and_leaves_no_process(replica: Replica, client: Client) -> None:

@@ -206,6 +206,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /fleet/deployments/{deployment}/routing": lambda place: {"policy": "least-loaded"},
     "POST /fleet/placeholders/{placeholder}/promote": lambda place: {"deployment": fixtures.MODEL},
     "POST /fleet/deployments/{deployment}/requirements": lambda place: {"labels": {}},
+    "POST /fleet/deployments/{deployment}/objectives": lambda place: {"ttft_seconds": 2},
     "POST /fleet/deployments/{deployment}/rollout/policy": lambda place: {"max_surge": 3},
     "POST /fleet/pools/{pool}/settings": lambda place: {"priority": 7},
     "POST /fleet/pools/{pool}/warm": lambda place: {"placeholders_per_node": 3},

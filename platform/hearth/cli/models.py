@@ -247,7 +247,9 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
 
     given = dict(context.params)
     name, replicas, source = (given.pop(each) for each in ("name", "replicas", "source"))
-    change = OptionChange(**{each.name: given.pop(each.name) for each in fields(OptionChange)})
+    # Raw arguments are given with the source: without it those that are deployed stay.
+    names = [each.name for each in fields(OptionChange) if each.name != "engine_args"]
+    change = OptionChange(**{each: given.pop(each) for each in names})
     private, shown_to = given.pop("private"), given.pop("tenants")
     tenants = shown_to if private or shown_to else None
     actor, found = audit.shell("hearth deploy"), deployment.served(name)

@@ -7,6 +7,19 @@ import django.db.models.functions.datetime
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
+from tenants.database.rls import TENANT_ROLE
+
+#: A table with tenants, for operators alone: no tenant reads it.
+PROTECT = f"""
+    ALTER TABLE reconciliation_bookgap ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+    CREATE POLICY platform_sees_all ON reconciliation_bookgap
+        USING (current_user <> '{TENANT_ROLE}') WITH CHECK (current_user <> '{TENANT_ROLE}');
+"""
+RELEASE = """
+    DROP POLICY platform_sees_all ON reconciliation_bookgap;
+    ALTER TABLE reconciliation_bookgap DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;
+"""
+
 
 class Migration(migrations.Migration):
     """Three tables."""
@@ -91,4 +104,5 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["state"], name="boot_results_by_state")],
             },
         ),
+        migrations.RunSQL(PROTECT, RELEASE),
     ]

@@ -65,8 +65,14 @@ async def work_again(request_id: str) -> None:
 
 
 def charges() -> list[tuple[str, int]]:
-    """Return the id and completion tokens of every stored usage row."""
-    return [(str(row.id), row.completion_tokens) for row in UsageRecord.objects.all()]
+    """Return the id and completion tokens of every stored usage row of tenants; those of retries cost nothing."""
+    assert not UsageRecord.objects.filter(purpose="retry").exclude(amount_pico=0).exclude(amount_pico=None).exists()
+    return [(str(row.id), row.completion_tokens) for row in UsageRecord.objects.filter(purpose="tenant")]
+
+
+def retries() -> int:
+    """Return how many failed attempts have a row."""
+    return UsageRecord.objects.filter(purpose="retry").count()
 
 
 async def test_a_deferred_request_is_kept_announced_run_and_polled(gateway: Gateway) -> None:
@@ -219,7 +225,7 @@ async def test_a_worker_that_dies_is_replaced_under_the_same_id_and_only_the_ans
     assert await in_database(lambda: drained(gateway)) == [(ticket["id"], 3)]
 
 
-async def test_an_attempt_whose_process_died_leaves_no_row(gateway: Gateway) -> None:
+async def test_an_attempt_whose_process_died_is_a_retry_and_no_usage_of_its_tenant(gateway: Gateway) -> None:
     gateway.let_all_say(silence)
     ticket = (await gateway.ask(headers=LATER)).json
     lost = asyncio.ensure_future(work(ticket["id"]))
@@ -228,6 +234,7 @@ async def test_an_attempt_whose_process_died_leaves_no_row(gateway: Gateway) -> 
     await lost
     await asyncio.to_thread(tasks.background.close)
     assert await in_database(lambda: drained(gateway)) == []
+    assert await in_database(retries) == 1
 
 
 async def test_a_failure_that_may_pass_is_tried_again_and_answered(gateway: Gateway) -> None:

@@ -139,7 +139,8 @@ def test_the_roles_can_do_what_they_are_for_and_no_more(running: PostgresServer)
         assert connection.execute(query).fetchall() == [
             ("hearth_app", False, False, False, False, True),
             ("hearth_node", False, False, False, False, False),
-            ("hearth_owner", False, False, True, False, True),
+            # it makes the roles of nodes that join
+            ("hearth_owner", False, False, True, True, True),
             ("hearth_super", True, True, True, True, True),
             ("hearth_tenant", False, False, False, False, False),
         ]

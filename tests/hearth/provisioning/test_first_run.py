@@ -266,7 +266,9 @@ def test_the_clusters_secrets_are_declared_once_and_others_are_refused(settings:
     others = secrets.load_or_create(tmp_path)
     settings.SECRETS = replace(others, engine_key=settings.SECRETS.engine_key)
     cluster.check_secrets(secrets_transfer.NODE_SECRETS)
-    with pytest.raises(cluster.JoinRefused, match="django_secret_key, key_pepper, cache_salt, cache_mac would be"):
+    with pytest.raises(
+        cluster.JoinRefused, match="django_secret_key, key_pepper, cache_salt, cache_mac, authority would"
+    ):
         cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
 
 
@@ -276,7 +278,7 @@ def test_during_a_rotation_a_node_may_join_with_the_earlier_engine_key(settings:
     cluster.declare_secrets()
     settings.SECRETS = before
     cluster.check_secrets(secrets_transfer.NODE_SECRETS)
-    with pytest.raises(cluster.JoinRefused, match=": django_secret_key, key_pepper would be refused"):
+    with pytest.raises(cluster.JoinRefused, match=": django_secret_key, key_pepper, authority would be"):
         cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
     settings.SECRETS = replace(secrets.rotated(before, caches=False), engine_key_fallbacks=())
     cluster.declare_secrets()

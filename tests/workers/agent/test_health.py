@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.agent.probes.health import FAILED_CANARIES, SUSPECT_REPORTS, UNHEALTHY_REPORTS, Health, Verdict
-from workers.agent.probes.http_probe import EngineLoad, ProbeResult, parse_load
+from workers.agent.probes.http_probe import EngineCounters, EngineLoad, ProbeResult, parse_load
 from workers.agent.probes.recent_times import RecentTimes, Times, Totals
 from workers.agent.timeouts import Timeouts, backoff_seconds
 from workers.serving.canary import CanaryResult
@@ -89,6 +89,7 @@ hearth_engine_context_tokens 131072.0
         host_cache_tokens=1_200_000,
         context_tokens=131_072,
         totals=Totals(prompt_tokens=4000, cached_tokens=1000, first_tokens=4, first_token_seconds=1.5),
+        counters=EngineCounters(prompt_tokens=1000, completion_tokens=24),
     )
     hybrid = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="5000",num_gpu_blocks="200",engine="0"} 1.0'
     found = parse_load(f"{page}{hybrid}\n")

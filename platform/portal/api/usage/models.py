@@ -310,7 +310,7 @@ def _storable(name: str) -> str:
 
 def visible(principal: Principal) -> QuerySet[Model]:
     """Return the models that this principal sees: public models, and those of or shared with its own tenants."""
-    every = Model.objects.all()
+    every = Model.objects.select_related("base")
     if principal.tenants is None:
         return every
     own = list(principal.tenants)
@@ -334,7 +334,6 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
         revisions[revision.model_id].append(revision)
     deployed = Deployment.objects.select_related("revision").filter(revision__model__in=models, archived_at=None)
     wanted = rollouts.all_as_wanted(deployed) if principal.is_operator else []
-    bases = dict(Model.objects.filter(adapters__in=models).values_list("id", "name"))
     slots = {each.revision.model_id: each.slots_per_replica for each in wanted}
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
@@ -353,7 +352,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             revisions=revisions[model.id],
             priced=model.name in priced,
             slots_per_replica=slots.get(model.id),
-            base=bases.get(model.base_id, "") if model.base_id else "",
+            base=model.base.name if model.base else "",
             secret=named_secrets.get(model.id, ""),
         )
         for model in models
