@@ -316,7 +316,7 @@ def attempt(start: Start, writer_id: UUID) -> UsageRow:
 def rated(row: UsageRow, price: Price | None) -> UsageRow:
     """Return the row with its charge, or unchanged if there is no price.
 
-    A refusal costs nothing at any price, and what was lost with an engine is nobody's.
+    A refusal costs nothing at any price, and tokens lost with an engine are charged to no tenant.
     """
     if row.refusals or row.purpose == _LOST:
         return msgspec.structs.replace(row, amount_pico=0)
