@@ -7,7 +7,7 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, fleet_file, models, months, prices, retention, secrets, tenants
+from portal.pages.operator import fleet, fleet_file, models, months, nodes, prices, retention, secrets, tenants
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
 
@@ -21,6 +21,9 @@ urlpatterns: list[URLPattern] = [
     path("fleet/file/", fleet_file.index, name="fleet-file"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
+    path("nodes/", nodes.index, name="nodes"),
+    path("nodes/<str:node>/remove/", nodes.remove, name="node-remove"),
+    path("node-tokens/<uuid:token>/revoke/", nodes.revoke_token, name="node-token-revoke"),
     path("savings/", savings.of_all, name="all-savings"),
     path("savings.csv", savings.of_all_csv, name="all-savings-csv"),
     path("requests/", requests.index, name="requests"),

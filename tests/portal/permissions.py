@@ -161,7 +161,7 @@ class Scene:
         """Return the path with the names of things in that project, or of the fleet."""
         tenant = GONE if "/erase" in path else "acme"
         token = self.node_token_id if "node-tokens" in path else self.token_id
-        node = LOST if path.endswith("/remove") else "n2"
+        node = LOST if path.rstrip("/").endswith("/remove") else "n2"
         month = "2024-01" if "/months/" in path else f"{timezone.now():%Y-%m}"
         names = {
             "tenant": tenant, "slug": tenant, "project": place.project.slug, "key": place.key.id,
@@ -223,6 +223,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "action": "apply", "document": "version: 1\npools: [{name: extra, kind: cpu}]",
     },
     "POST /portal/fleet/{name}/{target}/": lambda place: {},
+    "POST /portal/nodes/": lambda place: {"pool": "spare", "minutes": "15", "portal": "http://10.0.0.1:8081"},
+    "POST /portal/nodes/{node}/remove/": lambda place: {"confirm": LOST},
+    "POST /portal/node-tokens/{token}/revoke/": lambda place: {},
     "POST /portal/models/{name}/": lambda place: {"name": fixtures.MODEL, "aliases": "another", "visibility": "public"},
     "POST /portal/models/{name}/archive/": lambda place: {"archived": "1"},
     "POST /portal/tenants/{slug}/keys/create/": lambda place: {"name": "new", "scopes": "inference"},

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from workers.fleet.certificate_status import CertificateStatus
 from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
 from workers.fleet.pools import dollars
@@ -72,6 +73,8 @@ def nodes(fleet: Fleet) -> list[Row]:
             "replicas": sum(replica.running for replica in fleet.replicas if replica.node == node.name),
             "placeholders": node.warm_count,
             "engines": list(node.engines),
+            "certificate_expires_at": _expiry(node.certificate),
+            "certificate_problem": node.certificate.problem if node.certificate else "",
         }
         for node in fleet.nodes
     ]
@@ -248,3 +251,9 @@ def starts(fleet: Fleet) -> list[Row]:
         for deployment in fleet.deployments
         for summary in deployment.starts
     ]
+
+
+def _expiry(certificate: CertificateStatus | None) -> str | None:
+    if certificate is None or certificate.expires_at is None:
+        return None
+    return certificate.expires_at.isoformat()

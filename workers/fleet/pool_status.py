@@ -6,12 +6,13 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import BooleanField, ExpressionWrapper, Prefetch, Q
+from django.db.models import BooleanField, ExpressionWrapper, F, Prefetch, Q
 from django.db.models.functions import Now
 
+from workers.fleet.certificate_status import CertificateStatus
 from workers.fleet.lookup import short
 from workers.fleet.placeholders import PlaceholderStatus
 from workers.fleet.replica_status import ReplicaStatus
@@ -68,6 +69,8 @@ class NodeStatus:
     cordoned: bool
     #: The versions of engines that its agent reports; the first of each engine runs revisions that name none.
     engines: tuple[str, ...]
+    #: None: its agent has requested none, because its engines speak plain HTTP on loopback.
+    certificate: CertificateStatus | None
     slot_groups: tuple[SlotGroup, ...]
     #: Placeholders whose slot already belongs to another holder and whose processes are being killed.
     evicting: tuple[PlaceholderStatus, ...]
@@ -164,7 +167,13 @@ def pool_statuses(
     }
     nodes = (
         Node.objects.filter(Q() if node is None else Q(name=node), removed_at=None)
-        .annotate(alive=ExpressionWrapper(Q(lease_expires_at__gt=Now()), BooleanField()))
+        .annotate(
+            alive=ExpressionWrapper(Q(lease_expires_at__gt=Now()), BooleanField()),
+            certificate_of=F("certificate__node_id"),
+            certificate_expires_at=F("certificate__expires_at"),
+            certificate_refusal=F("certificate__refusal"),
+            read_at=Now(),
+        )
         .select_related("pool")
         .prefetch_related(Prefetch("slots", queryset=slot_rows()))
     )
@@ -199,15 +208,20 @@ def _node(
     placeholders: Sequence[PlaceholderStatus],
     holders: Mapping[UUID, UUID],
 ) -> NodeStatus:
+    read: Any = row  # with the annotations of ``pool_statuses``, unknown to the model's type
+    certificate = CertificateStatus(
+        expires_at=read.certificate_expires_at, refusal=read.certificate_refusal or "", read_at=read.read_at
+    )
     return NodeStatus(
         id=row.id,
         name=row.name,
         pool=row.pool.name,
         address=row.address,
-        alive=bool(getattr(row, "alive")),  # noqa: B009 - an annotation, unknown to the model's type
+        alive=bool(read.alive),
         lease_expires_at=row.lease_expires_at,
         cordoned=row.cordoned,
         engines=tuple(row.engines) if row.known_engines else (),
+        certificate=certificate if read.certificate_of else None,
         slot_groups=_slot_groups(
             row.slots.all(),
             holders,

@@ -27,6 +27,8 @@ PAGES = (
     "",
     "fleet/",
     "fleet/file/",
+    "nodes/",
+    "nodes/n2/remove/",
     "requests/",
     "savings/",
     "tenants/",

@@ -118,6 +118,36 @@ def test_an_operator_pauses_and_undoes_a_rollout(page: Page, complaints: list[st
 
 
 @pytest.mark.long
+def test_an_operator_makes_a_token_and_removes_a_node(page: Page, complaints: list[str]) -> None:
+    with other_connection() as other:
+        other.execute("UPDATE workers_node SET lease_expires_at = now() WHERE name = 'n2'")
+    page.set_viewport_size({"width": 1440, "height": 1200})
+    page.on("dialog", lambda dialog: dialog.accept())
+    sign_in(page, "ada")
+    page.get_by_test_id("rail-fleet").click()
+    page.get_by_test_id("to-nodes").click()
+    page.get_by_label("Pool").select_option("spare")
+    page.get_by_test_id("token-make").click()
+    expect(page.get_by_test_id("command")).to_have_text(re.compile("^hearth node join hn_"))
+    keep_pictures(page, "nodes")
+    page.reload()
+    expect(page.get_by_test_id("command")).to_have_count(0)
+    tokens = page.get_by_test_id("tokens")
+    tokens.get_by_role("button", name="Revoke").click()
+    expect(tokens).to_contain_text("revoked")
+    expect(tokens.get_by_role("button", name="Revoke")).to_have_count(0)
+    page.get_by_test_id("row-n2").get_by_test_id("ask-remove").click()
+    dialog = page.get_by_test_id("dialog")
+    expect(dialog).to_contain_text("hearth node remove n2")
+    keep_pictures(page, "node-remove")
+    dialog.get_by_label("Name of the node").fill("n2")
+    dialog.get_by_test_id("confirm").click()
+    expect(page.get_by_role("status").filter(has_text="Node n2 is removed")).to_be_visible()
+    expect(page.get_by_test_id("row-n2")).to_have_count(0)
+    assert complaints == []
+
+
+@pytest.mark.long
 def test_the_fleet_page_asks_when_no_socket_is_to_be_had(page: Page) -> None:
     page.route_web_socket(re.compile("/ws/fleet"), lambda socket: socket.close())
     sign_in(page, "ada")
@@ -169,6 +199,7 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
         "",
         "fleet/",
         "fleet/file/",
+        "nodes/",
         "requests/",
         "tenants/",
         "models/",

@@ -41,6 +41,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "REPLICAS": "replicas",
         "WARM": "placeholders",
         "ENGINES": lambda row: ", ".join(row["engines"]),
+        "CERTIFICATE": lambda row: (row["certificate_expires_at"] or "")[:16].replace("T", " "),
     },
     "slots": {
         "NODE": "node",
@@ -245,7 +246,15 @@ def _troubles(fleet: Fleet) -> list[str]:
         for slot in node.slots
         if slot.health == "quarantined"
     ]
-    return [*silent, *short, *held_up, *unfetched, *left_out, *faulty]
+    certificates = [
+        f"The certificate of node {node.name}: {node.certificate.problem}."
+        for node in fleet.nodes
+        if node.certificate is not None
+        and node.alive
+        and node.certificate.problem
+        and (node.certificate.expires_at or node.certificate.refusal)  # the first one takes a moment
+    ]
+    return [*silent, *certificates, *short, *held_up, *unfetched, *left_out, *faulty]
 
 
 def _percent(share: float | None) -> str:

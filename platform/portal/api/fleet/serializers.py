@@ -12,6 +12,7 @@ from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
 from workers.devices.provider import Reading
 from workers.fleet import history, inventory, placeholders, pools, slots
+from workers.fleet.certificate_status import CertificateStatus
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.fleet.pool_status import NodeStatus, PoolStatus, SlotGroup
@@ -350,6 +351,15 @@ class PlaceSerializer(serializers.Serializer[SlotGroup]):
     placeholder = PlaceholderSerializer(read_only=True, allow_null=True)
 
 
+class CertificateSerializer(serializers.Serializer[CertificateStatus]):
+    """A node's newest certificate."""
+
+    expires_at = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="Null until its first request is signed."
+    )
+    problem = serializers.CharField(read_only=True, help_text="What is wrong with it; empty if nothing.")
+
+
 class NodeSerializer(serializers.Serializer[NodeStatus]):
     """A machine with an agent."""
 
@@ -365,6 +375,9 @@ class NodeSerializer(serializers.Serializer[NodeStatus]):
         read_only=True,
         help_text="Versions of engines that it has, as `vllm 0.32.0-0123456789ab`; the first of an engine runs "
         "revisions that name none.",
+    )
+    certificate = CertificateSerializer(
+        read_only=True, allow_null=True, help_text="Null for a node whose engines speak plain HTTP on loopback."
     )
     places = PlaceSerializer(source="slot_groups", many=True, read_only=True, help_text="In the order of their slots.")
 
