@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django import db
 from redis import Redis
 
 from hearth import secrets
@@ -84,6 +85,12 @@ def database_is_embedded() -> bool:
     """Return whether the session has a PostgreSQL of its own, all of whose roles are known."""
     postgres, _ = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
     return os.environ["DATABASE_URL"] == postgres.urls.owner
+
+
+def owner_url() -> str:
+    """Return the address of the test database as the role that owns it."""
+    role = db.connection.settings_dict
+    return f"postgresql://{role['USER']}:{role['PASSWORD']}@/{role['NAME']}?host={role['HOST']}"
 
 
 def superuser_url(database: str) -> str:

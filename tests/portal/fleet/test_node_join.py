@@ -14,7 +14,6 @@ import msgspec
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
 from django.db.models.functions import Now
 from django.test import override_settings
 from pytest_django.live_server_helper import LiveServer
@@ -27,6 +26,7 @@ from portal.api.fleet.node_views import JoinsOfClient
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.portal.conftest import error_of
+from tests.servers import owner_url
 from workers.fleet import deployments, join_messages, node_roles, node_tokens
 from workers.fleet.join_messages import Forged, SealedReply
 from workers.models import Node, NodeToken, Pool
@@ -47,7 +47,7 @@ def node_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("DATABASE_URL", "REDIS_URL", "HEARTH_NODE_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEARTH_NODE", NAME)
-    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_OWNER_URL=_owner_url()):
+    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_OWNER_URL=owner_url()):
         yield
     node_roles.drop(NAME)
 
@@ -56,13 +56,6 @@ def node_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def pool() -> Pool:
     """The pool to join."""
     return deployments.ensure_pool(SYSTEM, name="h100-eu", kind="gpu")
-
-
-def _owner_url() -> str:
-    settings_dict = connection.settings_dict
-    return f"postgresql://{settings_dict['USER']}:{settings_dict['PASSWORD']}@/{settings_dict['NAME']}" + (
-        f"?host={settings_dict['HOST']}"
-    )
 
 
 def token(portal: str = PORTAL, **given: Any) -> str:
@@ -200,7 +193,7 @@ def test_an_owner_that_may_not_make_roles_names_the_statement_and_keeps_the_toke
     text = token()
     found = join_messages.parse_token(text)
     body = join_messages.ask(str(found.token_id), found.secret, node=NAME, has_database=False, has_redis=True).body
-    app = urlsplit(_owner_url())._replace(netloc="hearth_app:wrong@").geturl()
+    app = urlsplit(owner_url())._replace(netloc="hearth_app:wrong@").geturl()
     for url in ("", app):
         with override_settings(DATABASE_OWNER_URL=url):
             answer = APIClient().post(JOIN, msgspec.structs.asdict(body), format="json")
