@@ -162,6 +162,34 @@ class UsageRecord(models.Model):
         return str(self.id)
 
 
+class UsageExport(models.Model):
+    """A file with all requests of one partition, without which the partition is not retired. Rows never change.
+
+    Retiring sets ``retired_at``. A partition that late usage makes again is exported again.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    #: The name of its table, and the times (UTC) of its first request and behind its last.
+    partition = models.CharField(max_length=63)
+    begins_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    rows = models.PositiveBigIntegerField()
+    file_bytes = models.PositiveBigIntegerField()
+    #: Of the file, in hexadecimal digits.
+    sha256 = models.CharField(max_length=64)
+    #: The machine that wrote it, and where.
+    node = models.CharField(max_length=253)
+    path = models.CharField(max_length=1000)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    retired_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("partition",), name="exports_by_partition"),)
+
+    def __str__(self) -> str:
+        return self.path
+
+
 class LedgerAccount(models.Model):
     """An account of the double-entry ledger, one per tenant, kind and currency."""
 

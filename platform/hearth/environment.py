@@ -344,6 +344,12 @@ class RequestSettings(_Settings):
         description="Hours after the end of a month before it can be closed, for records of hosts that were cut off. "
         "Later ones become an adjustment of the next month.",
     )
+    usage_export_dir: Folder | None = Field(
+        default=None,
+        description="Folder to which the control role writes the requests of a day before it deletes them, as CSV in "
+        "gzip. Empty: `usage-exports` in HEARTH_DATA_DIR. Mount one folder into all machines with a control role, to "
+        "find the files in one place.",
+    )
     trusted_proxies: Networks = Field(
         default=(),
         description="Networks (CIDR) of the proxies and load balancers in front of gateway and portal, comma "

@@ -180,6 +180,7 @@ WAL_DIR = DATA_DIR / "wal"
 WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes
 WAL_SYNC = ENVIRONMENT.wal_sync
 MONTH_GRACE_HOURS = ENVIRONMENT.month_grace_hours
+USAGE_EXPORT_DIR = ENVIRONMENT.usage_export_dir or DATA_DIR / "usage-exports"
 NODE_NAME = ENVIRONMENT.node
 NODE_ADDRESS = ENVIRONMENT.node_address
 METRICS_ADDRESSES = health_ports.addresses(from_environment(), NODE_ADDRESS)

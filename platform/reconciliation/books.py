@@ -1,7 +1,7 @@
 """Compare usage with the ledger and with the roll-ups: each tenant's month, exact, from one snapshot of the database.
 
-Months are those of the usage table's partitions (UTC, by request id), and only named partitions are read: retired
-months are on final statements, which ``hearth retention`` makes.
+Months are in UTC, by request id, so that only the partitions of their days are read. Months of which a day was retired
+are left out: each tenant closed them before.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from psycopg import sql
 
 from billing.ledger import partitions
 from billing.ledger.partitions import Month
+from billing.models import UsageExport
 from reconciliation.models import BookGap
 from tenants.ids import first_id_at
 
 _USAGE = """
     SELECT tenant_id, currency, coalesce(sum(amount_pico), 0),
         sum(prompt_tokens::bigint + cached_prompt_tokens + completion_tokens)
-    FROM {table} WHERE purpose = 'tenant' GROUP BY tenant_id, currency
+    FROM billing_usagerecord WHERE id >= %s AND id < %s AND purpose = 'tenant' GROUP BY tenant_id, currency
 """
 _LEDGER = """
     SELECT account.tenant_id, account.currency, sum(entry.amount_pico)
@@ -43,7 +43,7 @@ def compare(now: datetime, since: datetime | None = None) -> int:
     Returns how many sums were compared.
     """
     first = partitions.month_of(since) if since is not None else _first(now)
-    months = [month for month in partitions.existing() if first <= month <= partitions.month_of(now)]
+    months = [month for month in _whole_months() if first <= month <= partitions.month_of(now)]
     compared = 0
     for month in months:
         sums, gaps = _compare(month)
@@ -52,6 +52,13 @@ def compare(now: datetime, since: datetime | None = None) -> int:
             BookGap.objects.filter(month=str(month)).delete()
             BookGap.objects.bulk_create(gaps)
     return compared
+
+
+def _whole_months() -> list[Month]:
+    """Return the months that have partitions and of which none was retired."""
+    retired = UsageExport.objects.exclude(retired_at=None).values_list("partition", flat=True).distinct()
+    gone = {each.month for each in partitions.named(retired)}
+    return sorted({each.month for each in partitions.existing()} - gone)
 
 
 def _first(now: datetime) -> Month:
@@ -65,10 +72,10 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
         if alone:
             # What drains store meanwhile changes all sums or none.
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        cursor.execute(sql.SQL(_USAGE).format(table=sql.Identifier(month.table)))
+        ids = [first_id_at(each) for each in (month.begin, month.next.begin)]
+        cursor.execute(_USAGE, ids)
         usage = {(tenant, currency): (int(pico), int(tokens)) for tenant, currency, pico, tokens in cursor.fetchall()}
-        bounds = [f"usage:{first_id_at(each)}" for each in (month.begin, month.next.begin)]
-        cursor.execute(_LEDGER, bounds)
+        cursor.execute(_LEDGER, [f"usage:{each}" for each in ids])
         ledger = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
         cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
         rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}

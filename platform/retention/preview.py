@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from retention import policy, usage_months
+from retention import policy, usage_partitions
 from retention.models import HeldMonth, RetentionPolicy
 from retention.policy import KINDS, Kind
 from retention.retire import ENDED
@@ -48,15 +48,15 @@ def read(now: datetime | None = None) -> list[Due]:
 
 def _requests(kind: Kind, rules: RetentionPolicy, now: datetime) -> Due:
     since = policy.keeps_since(rules, kind, now)
-    months = usage_months.due(since) if since is not None else []
-    oldest = usage_months.oldest()
+    months = sorted({each.month for each in usage_partitions.due(since)}) if since is not None else []
+    oldest = usage_partitions.oldest()
     return Due(
         kind=kind.name,
         covers=kind.covers,
         kept=getattr(rules, kind.field),
         unit=kind.unit,
         before=since,
-        rows=sum(map(usage_months.requests_in, months)),
+        rows=sum(map(usage_partitions.requests_in, months)),
         months=tuple(map(str, months)),
         oldest=oldest,
         next_at=None if months or oldest is None else policy.goes_at(rules, kind, oldest),

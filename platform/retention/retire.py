@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from retention import metrics, policy, usage_months
+from retention import metrics, policy, usage_partitions
 from retention.policy import KINDS, Kind
 from tenants.ids import first_id_at
 from workers.models import DeferredRequest, SlotLease
@@ -42,7 +42,7 @@ def run(now: datetime | None = None) -> dict[str, int]:
 
 def _retire(kind: Kind, since: datetime) -> int:
     if kind.name == "requests":
-        count = usage_months.retire(since)
+        count = usage_partitions.retire(since)
         metrics.RETIRED_ROWS.labels(kind.name).inc(count)
         return count
     count = sum(_in_batches(kind, delete, since) for delete in _DELETES[kind.name])

@@ -11,7 +11,6 @@ from django.db import Error, IntegrityError, connection, transaction
 from django.utils import timezone
 
 from billing.ledger import partitions
-from billing.ledger.partitions import Month
 from billing.models import UsageRecord
 from billing.months import closing
 from billing.pricing.prices import DEMO_RATES
@@ -175,14 +174,15 @@ def test_the_preview_says_when_the_oldest_month_goes(acme: Tenant) -> None:
     assert policy.keeps_since(policy.current(), policy.BY_NAME["requests"], now) == datetime(2031, 1, 1, tzinfo=UTC)
 
 
-def test_usage_of_a_month_without_a_partition_is_stored_and_moves_to_its_own(acme: Tenant, as_app: AsApp) -> None:
+def test_usage_of_a_day_without_a_partition_is_stored_and_moves_to_its_own(acme: Tenant, as_app: AsApp) -> None:
     moment = datetime(2031, 6, 30, 23, 59, 59, tzinfo=UTC)
     as_app()
     store(row_at(moment, TenantId(acme.id)))
-    assert Month(2031, 6) not in partitions.existing()
+    day = partitions.of_day(moment.date())
+    assert day not in partitions.existing()
     tasks.maintain()
-    assert Month(2031, 6) in partitions.existing()
-    assert partitions.month_of(timezone.now()).next in partitions.existing()
+    assert day in partitions.existing()
+    assert partitions.of_day((timezone.now() + timedelta(days=14)).date()) in partitions.existing()
     assert UsageRecord.objects.filter(tenant_id=acme.id).count() == 1
 
 

@@ -1,14 +1,15 @@
-"""Monthly partitions of the usage table, by the time in the id.
+"""Partitions of the usage table by day (UTC), by the time in the id. A month that earlier releases filled stays whole.
 
-Rows of a month without a partition go to the default partition, and move when the month's partition is created. The
+Rows of a day without a partition go to the default partition, and move when the day's partition is created. The
 database's own functions create and drop partitions, as the owner of the table, so that any role may ask for it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,10 +21,12 @@ from tenants.ids import first_id_at
 
 PARENT = "billing_usagerecord"
 DEFAULT = "billing_usagerecord_default"
-MONTHS_AHEAD = 3
+#: Longer than beat is likely to stand still unnoticed. The database's function for the release before has it too.
+DAYS_AHEAD = 14
 #: Longest time to wait for the lock on the table: meanwhile no usage is stored and none is read.
 LOCK_TIMEOUT_MS = 3000
-_NAME = re.compile(rf"{PARENT}_(\d{{4}})_(\d{{2}})")
+_NAME = re.compile(rf"{PARENT}_(\d{{4}})_(\d{{2}})(?:_(\d{{2}}))?")
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,11 +46,6 @@ class Month:
         """The following month."""
         return Month(self.year + self.month // 12, self.month % 12 + 1)
 
-    @property
-    def table(self) -> str:
-        """The name of its partition."""
-        return f"{PARENT}_{self.year:04}_{self.month:02}"
-
     def before(self, months: int) -> Month:
         """Return the month that many months earlier."""
         number = self.year * 12 + self.month - 1 - months
@@ -57,31 +55,71 @@ class Month:
         return f"{self.year:04}-{self.month:02}"
 
 
-def ensure(now: datetime | None = None) -> tuple[str, ...]:
-    """Create the partitions of this month, of the next MONTHS_AHEAD and of all months in the default partition.
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    """The partition of a day, or of a whole month, with the requests from ``begin`` to before ``end``."""
 
-    Returns the names of the new ones. Each is created, filled and attached in one transaction. Idempotent. Raises
+    begin: datetime
+    end: datetime
+
+    @property
+    def name(self) -> str:
+        """The day as YYYY-MM-DD, or the month as YYYY-MM."""
+        return f"{self.begin:%Y-%m-%d}" if self.end - self.begin == _DAY else f"{self.begin:%Y-%m}"
+
+    @property
+    def table(self) -> str:
+        """The name of its table."""
+        return f"{PARENT}_{self.name.replace('-', '_')}"
+
+    @property
+    def month(self) -> Month:
+        """The month that it is, or is of."""
+        return month_of(self.begin)
+
+
+def of_day(day: date) -> Partition:
+    """Return the partition of a day in UTC."""
+    begin = datetime.combine(day, time(), tzinfo=UTC)
+    return Partition(begin, begin + _DAY)
+
+
+def of_month(month: Month) -> Partition:
+    """Return the partition of a whole month, as earlier releases made them."""
+    return Partition(month.begin, month.next.begin)
+
+
+def ensure(now: datetime | None = None) -> tuple[str, ...]:
+    """Create the partitions of today, of the next DAYS_AHEAD days and of all days in the default partition.
+
+    Returns the names of the new tables. Each is created, filled and attached in one transaction. Idempotent. Raises
     OperationalError if the table stays locked for LOCK_TIMEOUT_MS.
     """
-    wanted = _wanted(now or timezone.now())
-    return tuple(month.table for month in wanted if _call("hearth_make_usage_partition", month))
+    there = set(existing())
+    wanted = [each for each in map(of_day, _wanted(now or timezone.now())) if each not in there]
+    return tuple(each.table for each in wanted if _call("hearth_make_usage_day", each.begin.date()))
 
 
-def existing() -> list[Month]:
-    """Return the months that have a partition, oldest first."""
+def existing() -> list[Partition]:
+    """Return the partitions, oldest first, without the default one."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass", [PARENT])
-        found = [_NAME.fullmatch(name) for (name,) in cursor.fetchall()]
-    return sorted(Month(int(match[1]), int(match[2])) for match in found if match)
+        return sorted(named(name for (name,) in cursor.fetchall()))
 
 
-def retire(month: Month) -> int | None:
-    """Drop a month's partition with its rows; return their number, or None if there is no partition.
+def named(tables: Iterable[str]) -> list[Partition]:
+    """Return the partitions with these tables. Other tables are left out."""
+    found = (_NAME.fullmatch(name) for name in tables)
+    return [_partition(match) for match in found if match]
 
-    Raises IntegrityError while the month or one of the two after it is not over, or while a tenant's request in it is
-    on no final statement; OperationalError if the table stays locked.
+
+def retire(partition: Partition) -> int | None:
+    """Drop a partition with its rows; return their number, or None if there is no such partition.
+
+    Raises IntegrityError while its month or one of the two after it is not over, while a tenant's request in it is of a
+    month that is not closed, or while no export has all its rows; OperationalError if the table stays locked.
     """
-    found = _call("hearth_retire_usage_month", month)
+    found = _call("hearth_retire_usage_partition", partition.table)
     return None if found is None else int(found)
 
 
@@ -91,31 +129,34 @@ def month_of(moment: datetime) -> Month:
     return Month(inside.year, inside.month)
 
 
-def _wanted(now: datetime) -> list[Month]:
-    month = month_of(now)
-    wanted = {month}
-    for _ in range(MONTHS_AHEAD):
-        month = month.next
-        wanted.add(month)
+def _partition(match: re.Match[str]) -> Partition:
+    if match[3] is None:
+        return of_month(Month(int(match[1]), int(match[2])))
+    return of_day(date(int(match[1]), int(match[2]), int(match[3])))
+
+
+def _wanted(now: datetime) -> list[date]:
+    today = now.astimezone(UTC).date()
+    wanted = {today + each * _DAY for each in range(DAYS_AHEAD + 1)}
     stray = _first_in_default(UUID(int=0))
     while stray is not None:
         wanted.add(stray)
-        stray = _first_in_default(first_id_at(stray.next.begin))
+        stray = _first_in_default(first_id_at(of_day(stray).end))
     return sorted(wanted)
 
 
-def _first_in_default(bound: UUID) -> Month | None:
-    """Return the month of the first row in the default partition with an id of at least ``bound``."""
+def _first_in_default(bound: UUID) -> date | None:
+    """Return the day of the first row in the default partition with an id of at least ``bound``."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id FROM {DEFAULT} WHERE id >= %s ORDER BY id LIMIT 1", [bound])
         row = cursor.fetchone()
-    return None if row is None else month_of(moment_of(row[0]))
+    return None if row is None else moment_of(row[0]).astimezone(UTC).date()
 
 
-def _call(function: str, month: Month) -> Any:
+def _call(function: str, argument: date | str) -> Any:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
-        cursor.execute(f"SELECT {function}(%s)", [date(month.year, month.month, 1)])
+        cursor.execute(f"SELECT {function}(%s)", [argument])
         (result,) = cursor.fetchone()
         cursor.execute("SET LOCAL lock_timeout = DEFAULT")
     return result

@@ -25,7 +25,13 @@ _APPEND_ONLY = ("append_only", "hearth_refuse_change")
 TRIGGERS: tuple[tuple[str, str, str], ...] = (
     *(
         ("only_grows", f"hearth_guard_{table}", table)
-        for table in ("billing_usagerecord", "billing_usagerollup", "billing_bypassrollup", "billing_billingmonth")
+        for table in (
+            "billing_usagerecord",
+            "billing_usagerollup",
+            "billing_bypassrollup",
+            "billing_billingmonth",
+            "billing_usageexport",
+        )
     ),
     *(
         (*_APPEND_ONLY, table)

@@ -26,6 +26,7 @@ from hearth.cli import (
     routing,
     secret,
     sizing,
+    usage,
 )
 from hearth.cli.instance import joining, parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
@@ -100,6 +101,7 @@ for command in (
     months.month,
     retention.retention,
     retention.erase_tenant,
+    usage.usage,
     upgrade.upgrade,
     routing.explain_route,
     measure_routing.measure_routing,

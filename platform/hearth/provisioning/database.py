@@ -73,7 +73,7 @@ def migrate(instance: Instance, *, contract: bool = False) -> None:
 
     Raises MigrationFailed, before anything is written if a newer version migrated it.
 
-    Then create the missing monthly partitions of usage, and grant the role that runs Hearth its rights, which only the
+    Then create the missing daily partitions of usage, and grant the role that runs Hearth its rights, which only the
     owner may do.
     """
     commands = [["migrate", "--noinput", *(["--contract"] if contract else [])], ["ensure_partitions"]]

@@ -8,7 +8,7 @@ from portal.api import not_found, operator_tokens, retention, secrets
 from portal.api.fleet import document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
-from portal.api.usage import models, months, prices, savings, statements, usage
+from portal.api.usage import models, months, partitions, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -45,6 +45,8 @@ urlpatterns: list[URLPattern] = [
     path("usage/totals", usage.TotalsView.as_view()),
     path("usage/series", usage.SeriesView.as_view()),
     path("usage/savings", savings.SavingsView.as_view()),
+    path("usage/partitions", partitions.PartitionsView.as_view()),
+    path("usage/exports", partitions.UsageExportsView.as_view()),
     path("usage/<uuid:request_id>", usage.UsageRequestView.as_view()),
     path("models", models.ModelsView.as_view()),
     path("models/<path:name>", models.ModelView.as_view()),

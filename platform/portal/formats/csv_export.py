@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 
 from asgiref.sync import sync_to_async
@@ -36,6 +37,13 @@ def attachment(
     response.headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+def cell(value: datetime | int | str | None) -> str:
+    """Write a value as a cell: a moment as ISO 8601, None as nothing."""
+    if value is None:
+        return ""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 async def _in_chunks(lines: Iterator[str]) -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""Two processes that make or retire the same month's partition at the same time."""
+"""Two processes that make or retire the same day's partition at the same time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WAITING = """
 """
 
 
-def twice_at_once(function: str, month: date) -> list[Any]:
+def twice_at_once(function: str, argument: date | str) -> list[Any]:
     """Call a function from two sessions, neither of which gets the table before both wait; return their results."""
 
     def call(_: int) -> Any:
         try:
             with connection.cursor() as cursor:
-                cursor.execute(f"SELECT {function}(%s)", [month])
+                cursor.execute(f"SELECT {function}(%s)", [argument])
                 return cursor.fetchone()[0]
         finally:
             connection.close()
@@ -46,16 +46,16 @@ def drop(table: str) -> None:
 
 def test_the_second_waits_and_finds_the_partition_made() -> None:
     try:
-        assert sorted(twice_at_once("hearth_make_usage_partition", date(2041, 3, 1))) == [False, True]
+        assert sorted(twice_at_once("hearth_make_usage_day", date(2041, 3, 1))) == [False, True]
     finally:
-        drop("billing_usagerecord_2041_03")
+        drop("billing_usagerecord_2041_03_01")
 
 
 def test_the_second_waits_and_finds_the_partition_retired() -> None:
-    month = date(2021, 3, 1)
+    table = "billing_usagerecord_2021_03_01"
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT hearth_make_usage_partition(%s)", [month])
-        assert sorted(twice_at_once("hearth_retire_usage_month", month), key=str) == [0, None]
+            cursor.execute("SELECT hearth_make_usage_day(%s)", [date(2021, 3, 1)])
+        assert sorted(twice_at_once("hearth_retire_usage_partition", table), key=str) == [0, None]
     finally:
-        drop("billing_usagerecord_2021_03")
+        drop(table)

@@ -58,7 +58,7 @@ def tenant() -> TenantId:
     return tenant_id
 
 
-@pytest.mark.parametrize("table", ["billing_usagerecord", "billing_usagerecord_2031_11"])
+@pytest.mark.parametrize("table", ["billing_usagerecord", "billing_usagerecord_2031_11_30"])
 def test_no_process_removes_or_changes_a_row_not_even_in_its_partition(tenant: TenantId, table: str) -> None:
     for field in UsageRecord._meta.concrete_fields:
         refused(f"UPDATE {table} SET {field.column} = {field.column}")
@@ -97,9 +97,9 @@ def test_the_drain_only_adds_to_sums(tenant: TenantId, rollup: type[models.Model
 
 def test_the_owner_still_moves_rows_and_drops_partitions(tenant: TenantId) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE billing_usagerecord DETACH PARTITION billing_usagerecord_2031_11")
-        cursor.execute("DELETE FROM billing_usagerecord_2031_11 WHERE model_name = 'unpriced'")
-        cursor.execute("DROP TABLE billing_usagerecord_2031_11")
+        cursor.execute("ALTER TABLE billing_usagerecord DETACH PARTITION billing_usagerecord_2031_11_30")
+        cursor.execute("DELETE FROM billing_usagerecord_2031_11_30 WHERE model_name = 'unpriced'")
+        cursor.execute("DROP TABLE billing_usagerecord_2031_11_30")
     assert UsageRecord.objects.count() == 0
 
 

@@ -19,6 +19,7 @@ from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
+from tests.billing.retired import retire
 from tests.billing.usage_records import price_from, row_at, store
 
 pytestmark = pytest.mark.django_db
@@ -88,7 +89,7 @@ def test_only_the_last_closed_month_is_reopened(march: Month) -> None:
 
 def test_a_month_whose_requests_are_gone_stays_closed(march: Month) -> None:
     partitions.ensure(MIDDLE)
-    partitions.retire(UtcMonth(2026, 3))
+    retire(UtcMonth(2026, 3))
     with pytest.raises(NotReopened, match="its requests were deleted"):
         reopening.request(ADA, march, "why")
 

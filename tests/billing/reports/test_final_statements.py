@@ -21,6 +21,7 @@ from tenants.database import rls
 from tenants.ids import TenantId, first_id_at, new_id
 from tenants.models import Project, Tenant
 from tests.billing.conftest import sums
+from tests.billing.retired import retire
 from tests.billing.usage_records import price_from, row_at, store
 
 pytestmark = pytest.mark.django_db
@@ -55,22 +56,23 @@ def test_a_retired_month_keeps_its_statement_its_ledger_and_its_rollups() -> Non
     acme, ahead = tenant("acme"), tenant("ahead", "Pacific/Kiritimati")
     price_from(MARCH - timedelta(days=9), DEMO_RATES)
     last_hour = datetime(2026, 3, 31, 23, 0, tzinfo=UTC)  # in April, for the tenant that is ahead
+    noon = datetime(2026, 3, 31, 12, 0, tzinfo=UTC)
     store(
-        row_at(MIDDLE, acme, tokens=(1000, 400, 30)),
-        row_at(MIDDLE, acme, cache_result="hit", tokens=(0, 0, 0), avoided=(5, 0, 3)),
+        row_at(noon, acme, tokens=(1000, 400, 30)),
+        row_at(noon, acme, cache_result="hit", tokens=(0, 0, 0), avoided=(5, 0, 3)),
         row_at(last_hour, ahead),
-        row_at(MIDDLE, TenantId(new_id()), purpose="canary"),
+        row_at(noon, TenantId(new_id()), purpose="canary"),
     )
     before, money = statements.statement(acme, 2026, 3), sums()
     as_app()
     partitions.ensure(MIDDLE)
     for tenant_id, month in ((acme, 3), (ahead, 3), (ahead, 4)):
         with pytest.raises(IntegrityError, match="of months that are not closed"):
-            partitions.retire(Month(2026, 3))
+            retire(Month(2026, 3))
         close(tenant_id, month)
-    assert partitions.retire(Month(2026, 3)) == 4
-    assert partitions.retire(Month(2026, 3)) is None
-    assert Month(2026, 3) not in partitions.existing()
+    assert retire(Month(2026, 3)) == 4
+    assert retire(Month(2026, 3)) is None
+    assert Month(2026, 3) not in {each.month for each in partitions.existing()}
     assert not UsageRecord.objects.exists()
     with rls.as_tenant(acme):
         found = statements.statement(acme, 2026, 3)
@@ -88,16 +90,16 @@ def test_late_usage_of_a_retired_month_goes_once_the_month_that_bills_it_is_clos
     store(row_at(MIDDLE, acme))
     partitions.ensure(MIDDLE)
     close(acme, 3)
-    partitions.retire(Month(2026, 3))
+    retire(Month(2026, 3))
     late = row_at(MIDDLE, acme)
     store(late)
-    assert partitions.ensure(MIDDLE) == ("billing_usagerecord_2026_03",)
+    assert partitions.ensure(MIDDLE)[0] == "billing_usagerecord_2026_03_16"
     assert UsageRecord.objects.get().id == late.id
     assert statements.statement(acme, 2026, 3).equals_ledger
     with pytest.raises(IntegrityError, match="of months that are not closed"):
-        partitions.retire(Month(2026, 3))
+        retire(Month(2026, 3))
     close(acme, 4)
-    assert partitions.retire(Month(2026, 3)) == 1
+    assert retire(Month(2026, 3)) == 1
     assert [line.adjusts_month for line in statements.statement(acme, 2026, 4).lines] == ["2026-03"] * 3
 
 
@@ -115,7 +117,7 @@ def test_a_statement_that_an_earlier_release_kept_is_read_and_closes() -> None:
         document=msgspec.to_builtins(before),
     )
     partitions.ensure(MIDDLE)
-    partitions.retire(Month(2026, 3))
+    retire(Month(2026, 3))
     assert statements.statement(acme, 2026, 3) == before
     close(acme, 3)
     assert statements.statement(acme, 2026, 3).lines == before.lines
@@ -123,15 +125,16 @@ def test_a_statement_that_an_earlier_release_kept_is_read_and_closes() -> None:
 
 def test_usage_of_the_last_two_months_is_never_retired() -> None:
     this = partitions.month_of(datetime.now(UTC))
-    partitions.ensure()
+    partitions.ensure(this.begin)
+    partitions.ensure(this.next.begin)
     for month in (this, this.next):
         with pytest.raises(IntegrityError, match="are not over"), transaction.atomic():
-            partitions.retire(month)
+            partitions.retire(partitions.of_day(month.begin.date()))
     for months in (1, 2):
         store(row_at(this.before(months).begin, tenant(f"acme-{months}")))
         partitions.ensure()
         with pytest.raises(IntegrityError, match="are not over"), transaction.atomic():
-            partitions.retire(this.before(months))
+            retire(this.before(months))
 
 
 def test_a_projects_statement_is_refused_once_its_requests_are_gone() -> None:
@@ -142,6 +145,6 @@ def test_a_projects_statement_is_refused_once_its_requests_are_gone() -> None:
     partitions.ensure(MIDDLE)
     close(acme, 3)
     assert statements.statement(acme, 2026, 3, project).requests == 0  # the request is another project's
-    partitions.retire(Month(2026, 3))
+    retire(Month(2026, 3))
     with pytest.raises(RequestsDeleted):
         statements.statement(acme, 2026, 3, project)

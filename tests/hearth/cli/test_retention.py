@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from billing.ledger import partitions
 from hearth.cli.main import hearth as command
+from retention import usage_export
 from tenants import registry
 from tenants.audit import SYSTEM
+from tenants.ids import TenantId
 from tenants.models import Tenant
+from tests.billing.usage_records import row_at, store
 from tests.hearth.cli.conftest import Hearth
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,6 +34,23 @@ def test_the_policy_is_shown_and_changed(hearth: Hearth) -> None:
     assert refused.returncode == 1
     assert "The policy is not changed" in refused.stderr and "30 to 3650" in refused.stderr
     assert CliRunner().invoke(command, ["retention", "--audit-days", "much"]).exit_code == 2
+
+
+@pytest.mark.long
+def test_partitions_are_listed_and_a_changed_file_of_a_retired_day_is_found(hearth: Hearth) -> None:
+    listed = json.loads(hearth("usage", "partitions", "--json").stdout)
+    assert (listed[-1]["name"], {each["bytes"] > 0 for each in listed}) == ("default", {True})
+    assert hearth("usage", "partitions").stdout.splitlines()[-1].split()[0] == "default"
+    moment = datetime(2025, 3, 16, 12, 0, tzinfo=UTC)
+    tenant = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
+    store(row_at(moment, TenantId(tenant.id)))
+    exported = usage_export.ensure(partitions.of_day(moment.date()))
+    assert exported is not None
+    good = hearth("usage", "exports", "--verify")
+    assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "1 of 1 files were read here; 0 have a fault.")
+    Path(exported.path).write_bytes(b"changed")
+    bad = hearth("usage", "exports", "--verify")
+    assert (bad.returncode, f"fault: {exported.path}: its SHA-256 is" in bad.stdout) == (1, True)
 
 
 @pytest.mark.long

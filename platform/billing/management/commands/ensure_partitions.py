@@ -11,14 +11,14 @@ from billing.ledger import partitions
 
 
 class Command(BaseCommand):
-    """Create the missing monthly partitions of the usage table. Idempotent."""
+    """Create the missing daily partitions of the usage table. Idempotent."""
 
-    help = "Create the usage table's partitions for this month and the next three."
+    help = f"Create the usage table's partitions for today and the next {partitions.DAYS_AHEAD} days."
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create them, and print their names unless verbosity is 0.
 
-        While the table is locked, leave it to the next hour's task: usage of a month without a partition is stored too.
+        While the table is locked, leave it to the next hour's task: usage of a day without a partition is stored too.
         """
         try:
             made = partitions.ensure()

@@ -8,16 +8,19 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
 
+from billing.models import UsageExport
 from portal.access.principal import Principal, tenant_for
 from portal.forms.retention import EraseForm, RetentionForm
 from portal.pages.base import form_action, operator_page, show
-from retention import erasure, policy, preview
+from retention import erasure, partition_list, policy, preview
 from retention.models import RetentionPolicy
 from tenants.errors import NotAllowed
 from tenants.models import Tenant
 
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
+#: How many files of retired days the page shows.
+MAX_EXPORTS = 31
 
 
 @require_http_methods(["GET", "POST"])
@@ -33,6 +36,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "form": form,
         "due": preview.read(),
         "versions": RetentionPolicy.objects.order_by("-version")[:MAX_VERSIONS],
+        "partitions": partition_list.by_month(partition_list.read()),
+        "exports": UsageExport.objects.order_by("-id")[:MAX_EXPORTS],
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/retention.html", context, active="retention", status=status)

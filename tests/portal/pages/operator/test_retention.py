@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 
 import pytest
 from django.test import Client
 
+from billing.ledger import partitions
+from billing.models import UsageExport
 from retention.models import Erasure, HeldMonth, RetentionPolicy
 from tenants import registry
 from tenants.models import Tenant, User
@@ -36,6 +39,24 @@ def test_the_page_shows_what_is_due_and_saves_a_version(browser: Client) -> None
     version = RetentionPolicy.objects.get()
     assert (version.requests_months, version.events_days, version.deferred_hours) == (6, None, 3)
     assert "for ever" in browser.get("/portal/retention/").content.decode()
+
+
+def test_the_page_shows_partitions_by_month_and_the_files_of_deleted_days(browser: Client) -> None:
+    day = partitions.of_day(date(2025, 3, 16))
+    partitions.ensure(datetime(2031, 11, 30, tzinfo=UTC))
+    UsageExport.objects.create(
+        partition=day.table,
+        begins_at=day.begin,
+        ends_at=day.end,
+        rows=2_000_000,
+        file_bytes=3 << 20,
+        sha256="ab" * 32,
+        node="n1",
+        path="/exports/usage-2025-03-16.csv.gz",
+    )
+    page = browser.get("/portal/retention/").content.decode()
+    assert 'data-testid="partitions-2031-12"' in page and 'data-testid="partitions-default"' in page
+    assert "/exports/usage-2025-03-16.csv.gz" in page and "2,000,000" in page and "3 MiB" in page
 
 
 def test_a_wrong_number_is_shown_next_to_its_field(browser: Client) -> None:

@@ -1,34 +1,41 @@
-"""Retire months of requests that every tenant with requests in them has closed: the month's partition is dropped.
+"""Retire days of requests, of months that every tenant with requests in them has closed: the partition is dropped.
 
-Roll-ups, the ledger and statements stay. A month that cannot be retired is held, with the reason, and tried again.
+Each is exported first. Roll-ups, the ledger and statements stay. What cannot be retired is held, with the reason, and
+tried again.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db import DatabaseError
 
 from billing.ledger import partitions
-from billing.ledger.partitions import Month, month_of
+from billing.ledger.partitions import Month, Partition, month_of
 from billing.models import UsageRollup
 from billing.reports import statements
-from retention import metrics
+from retention import metrics, usage_export
 from retention.models import HeldMonth
+from retention.usage_export import NotExported
 from tenants.models import Tenant
 
 log = logging.getLogger(__name__)
 
 #: Tenants that a reason names.
 NAMED_TENANTS = 3
+#: A run begins no further export after this long, so that the worker is free for its other tasks. The next run goes on.
+LONGEST_RUN_SECONDS = 120.0
 
 
-def due(since: datetime) -> list[Month]:
-    """Return the months with a partition that end at or before ``since``, oldest first."""
-    return [month for month in partitions.existing() if month.next.begin <= since]
+def due(since: datetime) -> list[Partition]:
+    """Return the partitions that end at or before ``since``, oldest first."""
+    return [each for each in partitions.existing() if each.end <= since]
 
 
 def requests_in(month: Month) -> int:
@@ -41,22 +48,28 @@ def retire(since: datetime) -> int:
     """Retire what is due; return how many rows were deleted."""
     retired = 0
     held: dict[str, str] = {}
-    for month in due(since):
+    ends = time.monotonic() + LONGEST_RUN_SECONDS
+    for month, found in groupby(due(since), key=attrgetter("month")):
         if still_open := _open_months(month):
             held[str(month)] = still_open
             continue
-        try:
-            retired += _retire(month)
-        except DatabaseError as error:
-            held[str(month)] = str(error).strip().partition("\n")[0]
+        for partition in found:
+            if time.monotonic() > ends:
+                break
+            try:
+                retired += _retire(partition)
+            except (DatabaseError, NotExported) as error:
+                held.setdefault(str(month), str(error).strip().partition("\n")[0])
     _remember(held)
     return retired
 
 
-def _retire(month: Month) -> int:
-    """Retire one month. Raises DatabaseError."""
-    rows = partitions.retire(month) or 0
-    log.info("retired the requests of %s: %d rows", month, rows)
+def _retire(partition: Partition) -> int:
+    """Export a partition and retire it. Raises NotExported, DatabaseError."""
+    exported = usage_export.ensure(partition)
+    rows = partitions.retire(partition) or 0
+    file = f", which are in {exported.path}" if exported is not None else ""
+    log.info("retired the requests of %s: %d rows%s", partition.name, rows, file)
     return rows
 
 
@@ -113,6 +126,6 @@ def _remember(held: dict[str, str]) -> None:
 
 
 def oldest() -> datetime | None:
-    """Return the begin of the oldest past month that has a partition."""
+    """Return the begin of the oldest partition of a past month."""
     this = month_of(datetime.now().astimezone())
-    return next((month.begin for month in partitions.existing() if month < this), None)
+    return next((each.begin for each in partitions.existing() if each.month < this), None)
