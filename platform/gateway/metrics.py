@@ -156,6 +156,13 @@ QUEUE_SECONDS = PrometheusHistogram(
     registry=None,
 )
 
+TRACE_SPANS = PrometheusCounter(
+    "hearth_gateway_trace_spans",
+    "Spans of traced requests: sent, failed to send, or dropped.",
+    ("outcome",),
+    registry=None,
+)
+
 
 #: The metrics of a process that serves requests.
 METRICS = (
@@ -186,6 +193,7 @@ METRICS = (
     FLIGHT_TAKEOVERS,
     QUEUED_REQUESTS,
     QUEUE_SECONDS,
+    TRACE_SPANS,
 )
 
 

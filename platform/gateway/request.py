@@ -17,6 +17,7 @@ from gateway.bodies.memory import BodyShare
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.request_body import Call
+from gateway.request_trace import RequestTrace
 from tenants.ids import ReplicaId
 from tenants.snapshot.snapshot import Caller
 
@@ -142,6 +143,8 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     caller: Caller | None = None
     #: The request has a usage record, or will have one when it runs later.
     has_record: bool = False
+    #: None: it is not traced.
+    trace: RequestTrace | None = None
 
     def timings(self) -> Headers:
         """Return the headers that report where the time went so far, in milliseconds (``server-timing``: W3C)."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -104,11 +105,20 @@ def _redis_url(url: str) -> str:
     return url
 
 
+def _http_url(url: str) -> str:
+    """Return the URL. Raises ValueError if it is not one of HTTP."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("a URL that begins with http:// or https://")
+    return url
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parts)]
 Hosts = Annotated[Names, AfterValidator(_hosts)]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+OtlpUrl = Annotated[str, AfterValidator(_http_url)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
@@ -377,6 +387,31 @@ class BrowserSettings(_Settings):
     )
 
 
+class TraceSettings(_Settings):
+    """OpenTelemetry traces of requests, under OpenTelemetry's own names."""
+
+    traces_exporter: Literal["none", "otlp"] = Field(
+        default="none",
+        validation_alias="OTEL_TRACES_EXPORTER",
+        description="`otlp`: gateway and inference send [traces of requests](operations.md#traces), and engines that "
+        "start from then on join them. Off, because it needs a receiver.",
+    )
+    traces_sampler_arg: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        validation_alias="OTEL_TRACES_SAMPLER_ARG",
+        description="Share of the requests that are traced, 0 to 1, chosen by chance: never by the client's "
+        "`traceparent`. All, so that a first look finds its trace; 0.01 is enough for a busy gateway.",
+    )
+    otlp_endpoint: OtlpUrl = Field(
+        default="http://localhost:4318",
+        validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT",
+        description="Receiver of OTLP over HTTP; traces go to `/v1/traces` below it. OpenTelemetry's own default: a "
+        "collector on this machine.",
+    )
+
+
 class PortalSettings(_Settings):
     """What the portal and the operators' API accept."""
 
@@ -387,7 +422,9 @@ class PortalSettings(_Settings):
     debug: bool = Field(default=False, description="1: Django's debug pages. Off, because they show secrets.")
 
 
-class Environment(InstanceSettings, EngineSettings, ServerSettings, RequestSettings, BrowserSettings, PortalSettings):
+class Environment(
+    InstanceSettings, EngineSettings, ServerSettings, RequestSettings, BrowserSettings, TraceSettings, PortalSettings
+):
     """All settings of a process."""
 
 
@@ -398,6 +435,7 @@ GROUPS: tuple[type[_Settings], ...] = (
     ServerSettings,
     RequestSettings,
     BrowserSettings,
+    TraceSettings,
     PortalSettings,
 )
 
@@ -424,7 +462,7 @@ def read() -> Environment:
 
 def _shown(name: str, value: object) -> object:
     """Return a bad value as an error may show it: of a server's URL, which has a password, only the scheme."""
-    if not name.endswith("_URL"):
+    if not name.endswith(("_URL", "_ENDPOINT")):
         return value
     scheme, separator, _ = str(value).partition("://")
     return f"{scheme}://…" if separator else "…"

@@ -76,7 +76,10 @@ class Coalescer(Generic[B]):
 
         If the followed flight fails, one of its followers becomes the leader and the others follow that one.
         """
+        trace = self._timeline.trace
         while self._name is not None:
+            if trace is not None:
+                trace.enter("coalescing")
             if self._flights.shared:
                 self._meter.wait()
                 flight = await self._flights.claim(self._caller, self._name)
@@ -91,6 +94,8 @@ class Coalescer(Generic[B]):
         if self.follows:
             self.follows = False
             self._record_source(None)
+        if trace is not None:
+            trace.leave()
         return await lead()
 
     def fail(self, error: BaseException) -> None:

@@ -304,6 +304,8 @@ class Meter:
             self.reservation.settle(tokens=tokens, amount_pico=charged)
         if end is not None:
             self._timeline.ended = end.state
+            if self._timeline.trace is not None:
+                self._timeline.trace.end = end
             metrics.ended(self._call.path, self._model.name, end)
 
     def _retry_end(self, end: End) -> None:

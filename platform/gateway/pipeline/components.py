@@ -17,6 +17,7 @@ from gateway.metering.usage_log import UsageLog
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.request import Request, RequestContext, Response
+from gateway.tracing.tracer import Tracer
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.wait_queue import ReplicaQueue
 from tenants.snapshot.snapshot import Caller
@@ -44,3 +45,5 @@ class Components:
     idempotency: Idempotency
     single_flight: SharedFlights
     poll_deferred: Callable[[Caller, str], Awaitable[Response]]
+    #: None: no request is traced.
+    tracer: Tracer | None

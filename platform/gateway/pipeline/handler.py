@@ -71,6 +71,7 @@ class Pipeline:
 
     def __init__(self, components: Components) -> None:
         self._components = components
+        self._tracer = components.tracer
         self.auth = Authenticator(components.feed)
         #: asyncio keeps no strong reference to tasks.
         self._withdrawals: set[asyncio.Task[None]] = set()
@@ -78,6 +79,8 @@ class Pipeline:
     async def handle(self, request: Request) -> Response:
         """Return the response, errors included, in the format of the path; each has the request id in its headers."""
         timeline = _timeline_of_client(request)
+        if self._tracer is not None:
+            self._tracer.begin(timeline, request, _metric_path(request.path))
         response = await self._answered(self._route(request, timeline), timeline, _metric_path(request.path))
         response.headers.extend(timeline.timings())
         return response
@@ -102,8 +105,10 @@ class Pipeline:
         except GatewayError as error:
             timeline = _timeline_of_client(request)
             timeline.caller = caller
+            if self._tracer is not None:
+                self._tracer.begin(timeline, request, _metric_path(request.path))
             error.closes = True
-            response = self._refused(error, timeline)
+            response = self._traced(self._refused(error, timeline), timeline)
             metrics.answered(_metric_path(request.path), "", response.status)
             _log_request(_metric_path(request.path), timeline, response.status)
             response.headers.extend(timeline.timings())
@@ -125,6 +130,8 @@ class Pipeline:
         The caller commits or withdraws the attempt's log.
         """
         timeline = _timeline(request_id, request)
+        if self._tracer is not None:
+            self._tracer.begin(timeline, request, endpoint.path, deferred=True)
         log = AttemptLog(self._components.wal)
         work = self._run_deferred(public_id, endpoint, request, timeline, log)
         try:
@@ -141,6 +148,8 @@ class Pipeline:
     ) -> Response:
         # Not in the timeline: the next attempt has the same id, under which a refusal's row would hide its usage.
         caller = self.auth.known(public_id)
+        if timeline.trace is not None:
+            timeline.trace.caller = caller
         call, model = await self._parse(caller, endpoint, request.body)
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
@@ -270,14 +279,26 @@ class Pipeline:
                 log.exception("request %s failed", timeline.request_id)
                 response = self._refused(internal_error(), timeline)
             status = response.status
-            return response
+            return self._traced(response, timeline)
+        except asyncio.CancelledError:
+            if self._tracer is not None and timeline.trace is not None:
+                self._tracer.finish(timeline.trace, timeline, status)
+            raise
         finally:
             metrics.answered(metric_path, timeline.model, status)
             _log_request(metric_path, timeline, status)
 
     def _refused(self, error: GatewayError, timeline: RequestTimeline) -> Response:
         self._components.refusals.record(timeline, error)
+        if timeline.trace is not None:
+            timeline.trace.error_code = error.code
         return refused(error, timeline)
+
+    def _traced(self, response: Response, timeline: RequestTimeline) -> Response:
+        """Return the response, whose end also ends the request's trace."""
+        if self._tracer is None or timeline.trace is None:
+            return response
+        return self._tracer.until_sent(timeline.trace, timeline, response)
 
     def _model(self, caller: Caller, name: str) -> ServedModel:
         model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)

@@ -76,6 +76,9 @@ class Inference:
         """
         context = self._context
         caller, call, model, timeline = context.caller, context.call, context.model, context.timeline
+        trace = timeline.trace
+        if trace is not None:
+            trace.enter("admission")
         lookup = CacheLookup(self._components.prediction_cache, policy, caller, call, model.name)
         hit = lookup.local()
         may_run = hit is None and not policy.only_if_cached
@@ -96,6 +99,8 @@ class Inference:
         )
         reservation = self._meter.reservation = await self._components.admission.admit(demand)
         if hit is None:
+            if trace is not None and reservation.stored is not None:
+                trace.enter("cache lookup")
             hit = await lookup.from_redis(reservation.stored)
             if hit is None:
                 await reservation.take_for_engine()
@@ -103,6 +108,8 @@ class Inference:
             self._components.prediction_cache.touch(caller.tenant_id, policy.name)
         timeline.headers.extend(reservation.headers())
         timeline.admit_seconds = time.perf_counter() - timeline.started
+        if trace is not None:
+            trace.leave()
         return hit
 
     def _stream(self, policy: CachePolicy, request: Request) -> Awaitable[Response]:
@@ -151,6 +158,8 @@ class Inference:
             reply = await self._components.dispatcher.send(context, where, salt, self._meter)
         except NOT_NOW:
             timeline.waits_for = "replica"
+            if timeline.trace is not None:
+                timeline.trace.enter("queue")
             self._meter.engine_failed()
             raise
         if reply.revision_digest != context.model.digest:

@@ -28,6 +28,7 @@ from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
+from gateway.tracing.tracer import open_tracer
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.bounds import QueueBounds
@@ -70,6 +71,8 @@ class Runtime:
         await self.components.parser_pool.close()
         await self.components.prediction_cache.close()
         await self.components.single_flight.close()
+        if self.components.tracer is not None:
+            await self.components.tracer.close()
         for client in self.redis:
             await client.close()
         self.components.refusals.close()
@@ -82,7 +85,8 @@ class Runtime:
 def start(role: str) -> Runtime:
     """Open everything on the running loop. ``role`` names the WAL file. Raises WalError and OSError for its files."""
     wal, key_locks = _open_files(role)  # first, because nothing else here can fail
-    control = _ControlPlane(process_name(role, settings.NODE_NAME))
+    process = process_name(role, settings.NODE_NAME)
+    control = _ControlPlane(process)
     limits = _redis(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _redis(settings.REDIS_CACHE_URL)
@@ -114,6 +118,7 @@ def start(role: str) -> Runtime:
         idempotency=Idempotency(limits, key_locks),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
+        tracer=open_tracer(role, process),
     )
     _export_memory(components)
     control.feed.start()

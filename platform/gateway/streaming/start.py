@@ -84,6 +84,7 @@ class StreamStarter:
 
     def _from_engine(self, started: StartedReply) -> Response:
         policy, flight = started.policy, self._coalescer.flight
+        self._enter_stream()
         add_route_headers(self._context, started.reply)
 
         def complete(body: bytes | None, usage: Usage | None, engine_ms: float) -> None:
@@ -107,6 +108,7 @@ class StreamStarter:
         )
 
     def _from_flight(self, followed: Followed) -> Response:
+        self._enter_stream()
         stream = FollowerStream(
             followed, self._coalescer, self._context.call, self._meter, again=self._obtain, begin=self._from_engine
         )
@@ -118,6 +120,11 @@ class StreamStarter:
             on_close=stream.close,
             end_with=stream.end_with,
         )
+
+    def _enter_stream(self) -> None:
+        trace = self._context.timeline.trace
+        if trace is not None:
+            trace.enter("stream")
 
     def _heartbeat(self) -> Heartbeat:
         def comment() -> str:

@@ -16,6 +16,7 @@ from gateway.errors import EngineFailed, EngineGone, EngineOverran, EngineRefuse
 from gateway.metering.meter import Meter
 from gateway.protocols.endpoint import Usage
 from gateway.request import RequestContext
+from gateway.request_trace import EngineCall
 from gateway.upstream import connection, overrun, unusable_output
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.connection import (
@@ -176,6 +177,8 @@ class Dispatcher:
     async def _wait_for_turn(self, context: RequestContext, waiting: Waiting, meter: Meter) -> Turn:
         meter.wait()
         context.timeline.waits_for = "room"
+        if context.timeline.trace is not None:
+            context.timeline.trace.enter("queue")
         return await self.turns.wait(waiting)
 
     async def _send(self, dispatch: _Dispatch) -> EngineReply:
@@ -262,8 +265,11 @@ class Dispatcher:
 
         start: AnswerStart | None = None
         context, sent_at = dispatch.context, 0.0
+        call: EngineCall | None = None
 
         def finish() -> None:
+            if call is not None:
+                call.end()
             self._router.finish(choice, answered=start is not None)
             self._in_flight.finish(endpoint.deployment, choice.tokens, context.caller.allowed_regions)
             dispatch.turn.wrote(dispatch.meter.streamed_tokens)
@@ -279,12 +285,15 @@ class Dispatcher:
                 split=dispatch.turn.split,
             )
             sent_at = time.perf_counter()
+            call = _traced_call(context, endpoint, choice)
             try:
-                response = await self._post(endpoint, dispatch, stream=context.call.stream)
+                response = await self._post(endpoint, dispatch, stream=context.call.stream, call=call)
             finally:  # also for a failed replica: that time was not the gateway's
                 waited = time.perf_counter() - sent_at
                 context.timeline.engine_seconds += waited
             first = await self._first_bytes(endpoint, dispatch, response)
+            if call is not None:
+                call.first_byte_seconds = waited
             start = self._router.answered(choice, streamed=dispatch.request.streamed)
             self.turns.made_room()
             self._outcomes.count(context, endpoint, waited)
@@ -301,6 +310,8 @@ class Dispatcher:
                 broke=partial(self._outcomes.broke, context, endpoint),
             )
         except BaseException as error:
+            if call is not None:
+                call.end(_error_type(error))
             if sent_at:
                 self._outcomes.count(context, endpoint, time.perf_counter() - sent_at, error)
             if response is not None:
@@ -353,12 +364,16 @@ class Dispatcher:
     def _refused_in_stream(self, dispatch: _Dispatch, first: bytes) -> EngineRefused | None:
         return errors.refused_in_stream(dispatch.without_salt(first), dispatch.context.call.endpoint.prompt_field)
 
-    def _post(self, endpoint: Endpoint, dispatch: _Dispatch, *, stream: bool) -> Awaitable[UpstreamResponse]:
+    def _post(
+        self, endpoint: Endpoint, dispatch: _Dispatch, *, stream: bool, call: EngineCall | None = None
+    ) -> Awaitable[UpstreamResponse]:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
             "x-request-id": dispatch.context.timeline.request_name,
         }
+        if call is not None:
+            headers["traceparent"] = call.traceparent
         return self._upstream.post(
             endpoint.base_url,
             dispatch.context.call.endpoint.engine_path,
@@ -367,6 +382,26 @@ class Dispatcher:
             stream=stream,
             tls_name=endpoint.tls_name,
         )
+
+
+def _traced_call(context: RequestContext, endpoint: Endpoint, choice: Choice) -> EngineCall | None:
+    """Begin the call of an engine in the request's trace; None if it has none."""
+    trace = context.timeline.trace
+    if trace is None:
+        return None
+    return trace.call_engine(
+        base_url=endpoint.base_url,
+        replica_id=endpoint.replica_id,
+        deployment=endpoint.deployment,
+        route_reason=choice.reason,
+    )
+
+
+def _error_type(error: BaseException) -> str:
+    """Return what a trace calls the failure of an engine's call."""
+    if isinstance(error, UpstreamError):
+        return error.reason
+    return error.code if isinstance(error, GatewayError) else "cancelled"
 
 
 def _payload(context: RequestContext, salt: str, meter: Meter, engine_name: str) -> bytes:
