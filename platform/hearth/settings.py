@@ -175,9 +175,9 @@ ENGINE_TIMEOUT_SECONDS = ENVIRONMENT.engine_timeout_seconds
 CACHE_FIRST_LEVEL_BYTES = ENVIRONMENT.cache_first_level_bytes
 MEDIA_DOMAINS = ENVIRONMENT.media_domains
 CORS_ORIGINS = ENVIRONMENT.cors_origins
-TRACES_EXPORTER = ENVIRONMENT.traces_exporter
+#: Empty: no request is traced.
+TRACES_URL = "" if ENVIRONMENT.traces_exporter == "none" else f"{ENVIRONMENT.otlp_endpoint.rstrip('/')}/v1/traces"
 TRACES_RATIO = ENVIRONMENT.traces_sampler_arg
-OTLP_ENDPOINT = ENVIRONMENT.otlp_endpoint
 SEND_TIMEOUT_SECONDS = ENVIRONMENT.send_timeout_seconds
 WAL_DIR = DATA_DIR / "wal"
 WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes

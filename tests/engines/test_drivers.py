@@ -87,6 +87,31 @@ def test_an_engine_inherits_listed_variables_only(tmp_path: Path) -> None:
     assert command.env["HEARTH_REPLICA_ID"] == "r-7"
 
 
+def test_an_engine_that_traces_joins_the_gateways_traces_and_begins_none(tmp_path: Path) -> None:
+    base = {
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-token=1",
+        "OTEL_BSP_SCHEDULE_DELAY": "9",
+        "OTEL_TRACES_SAMPLER": "always_on",
+    }
+    silent = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path))
+    assert "--otlp-traces-endpoint" not in silent.argv
+    assert not any(name.startswith("OTEL_") for name in silent.environment(base))
+    spec = spec_for(tmp_path, traces_url="http://collector:4318/v1/traces")
+    command = vllm(EngineKind.VLLM_CPU).command(spec)
+    assert flag(command, "--otlp-traces-endpoint") == "http://collector:4318/v1/traces"
+    found = command.environment(base)
+    assert {name: value for name, value in found.items() if name.startswith("OTEL_")} == {
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-token=1",
+        "OTEL_BSP_SCHEDULE_DELAY": "9",
+        "OTEL_SERVICE_NAME": "vllm",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+    }
+    zygote = vllm(EngineKind.VLLM_CPU).zygote(spec, tmp_path / "socket")
+    assert zygote is not None
+    assert zygote.environment(base)["OTEL_EXPORTER_OTLP_HEADERS"] == "x-token=1"
+
+
 def test_a_cpu_engine_gets_what_makes_vllm_run_there(tmp_path: Path) -> None:
     command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path))
     assert command.argv[:3] == (str(FOLDER / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server")

@@ -111,6 +111,8 @@ class EngineSpec:
     log_requests: bool = False
     #: None: it speaks plain HTTP.
     tls: TlsFiles | None = None
+    #: Where it sends the spans of traced requests, with OTLP over HTTP; empty: nowhere.
+    traces_url: str = ""
     engine_args: tuple[str, ...] = ()
 
     @property
@@ -145,17 +147,22 @@ def serves_embeddings(engine_args: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """The command to execute. ``env`` holds additions only, with the API key, which `ps` must not show."""
+    """The command to execute. ``env`` holds additions only, with the API key, which `ps` must not show.
+
+    ``inherits`` are further variables to inherit; one that ends with ``*`` is a prefix.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    inherits: tuple[str, ...] = ()
 
     def environment(self, base: Mapping[str, str], *, named: Sequence[str] = ()) -> dict[str, str]:
         """Return the process's whole environment: what it inherits of ``base``, then the additions.
 
-        ``named`` are further variables to inherit; one that ends with ``*`` is a prefix.
+        ``named`` are those that an operator adds to ``inherits``.
         """
-        return {name: value for name, value in base.items() if _is_inherited(name, named)} | dict(self.env)
+        further = (*self.inherits, *named)
+        return {name: value for name, value in base.items() if _is_inherited(name, further)} | dict(self.env)
 
 
 def _is_inherited(name: str, named: Sequence[str]) -> bool:
@@ -208,4 +215,4 @@ def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> Engi
     env |= SINGLE_THREADED
     program = Path(zygote.__file__).resolve()
     options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]
-    return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env)
+    return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env, plain.inherits)

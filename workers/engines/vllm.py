@@ -28,6 +28,9 @@ ADAPTERS_MIDDLEWARE = "hearth_engine_adapters.NameAdapters"
 #: longer, vLLM uses the system's temporary folder.
 LONGEST_SOCKETS_BYTES = 70
 
+#: Of OpenTelemetry's SDK: how spans are sent and batched, with what a receiver may want as a password.
+TRACE_VARIABLES = ("OTEL_EXPORTER_OTLP_*", "OTEL_BSP_*", "OTEL_RESOURCE_ATTRIBUTES")
+
 #: A name that no host has (RFC 2606).
 NO_HOST = "nowhere.invalid"
 
@@ -67,7 +70,8 @@ class VllmDriver:
             raise _not_installed(spec.version)
         on_cpu = installed.kind is EngineKind.VLLM_CPU
         argv = (str(installed.python), "-m", module, *_flags(spec, on_cpu=on_cpu))
-        return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu))
+        inherits = TRACE_VARIABLES if spec.traces_url else ()
+        return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu), inherits)
 
 
 def _not_installed(version: str) -> EngineUnavailable:
@@ -107,6 +111,8 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         flags.extend(spec.tls.flags)
     if spec.log_requests:
         flags.append("--enable-log-requests")
+    if spec.traces_url:
+        flags.extend(("--otlp-traces-endpoint", spec.traces_url))
     if on_cpu:
         flags.append("--enforce-eager")
     return (*flags, *parallel_flags(spec.options, len(spec.gpu_uuids)), *option_flags(spec.options))
@@ -137,6 +143,11 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if spec.development_routes:
         env["VLLM_SERVER_DEV_MODE"] = "1"
+    if spec.traces_url:
+        env["OTEL_SERVICE_NAME"] = "vllm"
+        env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"  # vLLM's default is gRPC
+        # Only the gateway chooses what is traced: without this, every other request would be a trace of its own.
+        env["OTEL_TRACES_SAMPLER"] = "parentbased_always_off"
     if on_cpu:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)
         # With binding every replica gets the same first cores and competes for them.

@@ -24,8 +24,6 @@ from gateway import metrics
 from gateway.request import RequestTimeline
 from gateway.request_trace import EngineCall, RequestTrace, Value, new_span_id
 
-#: Where OTLP's receivers take traces, below the endpoint's own path.
-TRACES_PATH = "/v1/traces"
 #: What each path asks a model for; the convention's words where it has one.
 OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -43,11 +41,11 @@ _Attributes = Mapping[str, Value | Sequence[str]]
 
 
 class OtlpSpanSender:
-    """Sends spans to ``endpoint``. What else the SDK's variables say, such as headers and batches, the SDK reads."""
+    """Sends spans to a URL. What else the SDK's variables say, such as headers and batches, the SDK reads."""
 
-    def __init__(self, endpoint: str, service: str, process: str) -> None:
+    def __init__(self, url: str, service: str, process: str) -> None:
         """``process`` names this process beside others of the same service. Raises what a bad variable raises."""
-        self._exporter = _CountingExporter(OTLPSpanExporter(endpoint=endpoint.rstrip("/") + TRACES_PATH))
+        self._exporter = _CountingExporter(OTLPSpanExporter(endpoint=url))
         self._queue_spans = _queue_spans()
         self._ids = _GivenIds()
         provider = TracerProvider(

@@ -44,12 +44,12 @@ def open_tracer(role: str, process: str) -> Tracer | None:
 
     A variable of OpenTelemetry's SDK that it cannot use costs traces, never requests.
     """
-    if settings.TRACES_EXPORTER == "none" or not settings.TRACES_RATIO:
+    if not settings.TRACES_URL or not settings.TRACES_RATIO:
         return None
     try:
         from gateway.tracing.span_sender import OtlpSpanSender  # which imports OpenTelemetry: 80 ms and 22 MB
 
-        spans = OtlpSpanSender(settings.OTLP_ENDPOINT, f"hearth-{role}", process)
+        spans = OtlpSpanSender(settings.TRACES_URL, f"hearth-{role}", process)
     except Exception as error:
         log.error("no request is traced, because a variable of OpenTelemetry's SDK cannot be used: %s", error)
         return None

@@ -37,7 +37,7 @@ async def receiver(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=for-the-receiver")
     found = OtlpReceiver()
     await found.start()
-    settings.TRACES_EXPORTER, settings.TRACES_RATIO, settings.OTLP_ENDPOINT = "otlp", 1.0, found.endpoint
+    settings.TRACES_URL, settings.TRACES_RATIO = found.url, 1.0
     yield found
     await found.stop()
 

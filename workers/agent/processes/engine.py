@@ -241,6 +241,7 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
         context_length_tokens=program.context_length_tokens,
         media_domains=tuple(settings.MEDIA_DOMAINS),
         log_requests=settings.LOG_REQUESTS,
+        traces_url=settings.TRACES_URL,
         gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
         options=program.options,
         version=program.version,
