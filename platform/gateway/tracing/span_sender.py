@@ -98,6 +98,10 @@ class OtlpSpanSender:
         """Send what is queued. Blocks while a receiver is slow."""
         self._provider.shutdown()
 
+    def give_up(self) -> None:
+        """Send nothing more; an attempt that waits for its repetition ends."""
+        self._exporter.shutdown()
+
     def _root(self, trace: RequestTrace, timeline: RequestTimeline, status: int, start: int) -> Span:
         self._ids.span_id = trace.span_id
         root = self._tracer.start_span(
@@ -221,6 +225,7 @@ class _CountingExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
+        self._is_shut = False
         #: Spans that it took from the queue, whatever became of them.
         self.taken = 0
 
@@ -234,7 +239,9 @@ class _CountingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        self._exporter.shutdown()
+        if not self._is_shut:
+            self._is_shut = True
+            self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._exporter.force_flush(timeout_millis)

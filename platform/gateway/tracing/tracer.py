@@ -38,6 +38,9 @@ class SpanSender(Protocol):
     def close(self) -> None:
         """Send what is queued. Blocks."""
 
+    def give_up(self) -> None:
+        """Send nothing more, and let a blocked :meth:`close` return soon."""
+
 
 def open_tracer(role: str, process: str) -> Tracer | None:
     """Return the tracer that the settings ask for; None: no request is traced.
@@ -109,7 +112,8 @@ class Tracer:
             log.exception("the trace of request %s is lost", timeline.request_id)
 
     async def close(self) -> None:
-        """Send what waits, for at most CLOSE_SECONDS. A thread that still sends then ends with the process."""
+        """Send what waits, for at most CLOSE_SECONDS."""
         closing = threading.Thread(target=self._spans.close, name="trace-close", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
+        self._spans.give_up()
