@@ -22,6 +22,7 @@ from rest_framework.test import APIClient
 
 from billing.months import closing, reopening
 from billing.reports.statements import Month
+from catalogue.models import ModelRevision
 from portal import urls as page_urls
 from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
@@ -34,6 +35,7 @@ from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
 from tenants.policy.limits import LimitValues
 from tenants.policy.policy_target import PolicyTarget
+from tests import lora
 from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
@@ -89,6 +91,7 @@ class Place:
     budget_id: UUID
     setting_id: UUID
     request_id: UUID
+    adapter: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
     },
     "PUT /fleet": lambda place: {"version": 1, "pools": [{"name": "extra", "kind": "cpu"}]},
+    "POST /fleet/adapters": lambda place: {"name": f"{fixtures.MODEL}:tone", "source": str(place.adapter)},
     "POST /fleet/node-tokens": lambda place: {"pool": "spare", "portal": "http://10.0.0.1:8081"},
     "POST /fleet/deployments/{deployment}/scale": lambda place: {"replicas": 3},
     "POST /fleet/deployments/{deployment}/target": lambda place: {
@@ -226,6 +230,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/nodes/": lambda place: {"pool": "spare", "minutes": "15", "portal": "http://10.0.0.1:8081"},
     "POST /portal/nodes/{node}/remove/": lambda place: {"confirm": LOST},
     "POST /portal/node-tokens/{token}/revoke/": lambda place: {},
+    "POST /portal/models/": lambda place: {
+        "name": f"{fixtures.MODEL}:tone", "source": str(place.adapter), "owner": "acme",
+    },
     "POST /portal/models/{name}/": lambda place: {"name": fixtures.MODEL, "aliases": "another", "visibility": "public"},
     "POST /portal/models/{name}/archive/": lambda place: {"archived": "1"},
     "POST /portal/tenants/{slug}/keys/create/": lambda place: {"name": "new", "scopes": "inference"},
@@ -250,8 +257,10 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
 }  # fmt: skip
 
 
-def build(world: World) -> Scene:
-    """Create the scene."""
+def build(world: World, folder: Path) -> Scene:
+    """Create the scene. ``folder`` gets the files of a LoRA adapter."""
+    lora.write(folder)
+    ModelRevision.objects.filter(id=world.revision.id).update(options={"lora_adapters": 2})
     tenant = world.acme.tenant
     hr = registry.create_project(fixtures.OPERATOR, tenant, slug="hr", name="HR")
     registry.archive(fixtures.OPERATOR, registry.create_tenant(fixtures.OPERATOR, slug=GONE, name="Gone"))
@@ -281,8 +290,8 @@ def build(world: World) -> Scene:
     Node.objects.create(name=LOST, pool=Pool.objects.get(name="spare"))
     return Scene(
         world=world,
-        own=_place(world, world.acme.project, 1),
-        other=_place(world, hr, 2),
+        own=_place(world, world.acme.project, 1, folder),
+        other=_place(world, hr, 2, folder),
         fleet=fleet,
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
@@ -370,7 +379,7 @@ def _path(pattern: URLPattern) -> str:
     return re.sub(r"<\w+:(\w+)>", r"{\1}", str(pattern.pattern))
 
 
-def _place(world: World, project: Project, number: int) -> Place:
+def _place(world: World, project: Project, number: int, adapter: Path) -> Place:
     tenant = world.acme.tenant
     key = keys.issue(fixtures.OPERATOR, project, name="target", scopes=["inference"]).key
     target = PolicyTarget(tenant=tenant, project=project)
@@ -384,4 +393,5 @@ def _place(world: World, project: Project, number: int) -> Place:
         budget_id=budgets.create(SOMEONE, target, BudgetTerms(limit_pico=9 * 10**12)).id,
         setting_id=cache_settings.set_setting(SOMEONE, target, CacheOverrides(mode="all")).id,
         request_id=row.id,
+        adapter=adapter,
     )

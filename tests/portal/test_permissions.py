@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.portal import permissions
@@ -14,8 +16,8 @@ OF_PAGES = {action: cells for action, cells in DOCUMENTED.items() if "/portal/" 
 
 
 @pytest.fixture
-def scene(world: World) -> Scene:
-    return permissions.build(world)
+def scene(world: World, tmp_path: Path) -> Scene:
+    return permissions.build(world, tmp_path / "adapter")
 
 
 def test_every_endpoint_page_and_form_is_in_the_tables(scene: Scene) -> None:

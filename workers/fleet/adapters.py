@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 
 from catalogue.models import Model, ModelRevision
+from tenants.models import Tenant
+from workers.engines.arguments import commit_of
+from workers.fleet import weights
 from workers.fleet.lookup import short
 from workers.models import AdapterLoad, Replica
 from workers.scheduler.adapters import takers
@@ -41,11 +44,19 @@ class AdapterOnReplica:
 class AdapterStatus:
     """An adapter: how many ready replicas of its base there are, and where the revision that they shall have is."""
 
+    name: str
+    owner: str
     base: str
+    source: str
+    #: The commit of a Hugging Face id; empty for a folder.
+    revision: str
+    digest: str
     ready: int
     replicas: Sequence[AdapterOnReplica]
     #: Whether that revision is still to take over from an earlier one, which serves until every replica has it.
     is_coming: bool
+    #: Why nodes do not have its files yet.
+    fetches: Sequence[str] = ()
 
     @property
     def loaded(self) -> int:
@@ -59,11 +70,11 @@ class AdapterStatus:
         if self.is_coming:
             found += "; the earlier revision serves until all have it"
         problems = [each.words for each in self.replicas if each.error and not each.is_loaded]
-        return "; ".join([found, *problems])
+        return "; ".join([found, *self.fetches, *problems])
 
 
 def by_model(models: Iterable[Model]) -> Mapping[UUID, AdapterStatus]:
-    """Return the status of the adapters among these models, in three queries."""
+    """Return the status of the adapters among these models, in a few queries."""
     rows = [each for each in models if each.base_id is not None]
     if not rows:
         return {}
@@ -81,26 +92,44 @@ def by_model(models: Iterable[Model]) -> Mapping[UUID, AdapterStatus]:
         .order_by("replica_id")
     ):
         loads[load.revision.model_id].append(load)
-    active = {
-        revision.model_id: revision.id for revision in ModelRevision.objects.filter(model__in=rows, superseded_at=None)
-    }
+    wanted = {each.model_id: each for each in _wanted(rows)}
+    files = weights.by_revision()
+    owners = dict(Tenant.objects.filter(id__in={each.owner_id for each in rows}).values_list("id", "slug"))
     found = {}
     for row in rows:
         assert row.base_id is not None, "filtered"
-        wanted = row.next_revision_id or active.get(row.id)
+        revision = wanted[row.id]
         found[row.id] = AdapterStatus(
+            name=row.name,
+            owner=owners[row.owner_id],
             base=bases[row.base_id],
+            source=revision.source,
+            revision=commit_of(revision.engine_args),
+            digest=revision.digest,
             ready=ready[row.base_id],
-            replicas=tuple(_on_replica(each) for each in loads[row.id] if each.revision_id == wanted),
+            replicas=tuple(_on_replica(each) for each in loads[row.id] if each.revision_id == revision.id),
             is_coming=row.next_revision_id is not None,
+            fetches=tuple(each.words for each in files.get(revision.id, ()) if not each.is_ready),
         )
     return found
 
 
-def words(model: Model) -> str:
-    """Return how far an adapter is."""
+def status(model: Model) -> AdapterStatus:
+    """Return how far an adapter is now."""
     fresh = Model.objects.get(id=model.id)
-    return by_model([fresh])[model.id].words
+    return by_model([fresh])[model.id]
+
+
+def words(model: Model) -> str:
+    """Return how far an adapter is, in words."""
+    return status(model).words
+
+
+def _wanted(rows: Sequence[Model]) -> list[ModelRevision]:
+    """Return the revision that replicas shall have of each adapter: the next one, else the active one."""
+    coming = [row.next_revision_id for row in rows if row.next_revision_id is not None]
+    settled = [row.id for row in rows if row.next_revision_id is None]
+    return list(ModelRevision.objects.filter(Q(id__in=coming) | Q(model__in=settled, superseded_at=None)))
 
 
 def _on_replica(load: AdapterLoad) -> AdapterOnReplica:

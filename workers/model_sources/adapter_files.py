@@ -27,10 +27,12 @@ def is_adapter(files: ModelFiles) -> bool:
     return CONFIGURATION in files.sizes and not any(each in files.sizes for each in model_files.CONFIGURATIONS)
 
 
-def check(source: str, files: ModelFiles, base: str, options: EngineOptions, base_source: str) -> Adapter:
+def check(
+    source: str, files: ModelFiles, base: str, options: EngineOptions, base_source: str, token: str | None = None
+) -> Adapter:
     """Return the adapter that these files are, if engines of ``base`` with these options can load it.
 
-    Raises ModelRefused.
+    ``token`` reads a repository on the hub. Raises ModelRefused.
     """
     if WEIGHTS not in files.sizes:
         pickled = next((each for each in PICKLES if each in files.sizes), None)
@@ -40,7 +42,7 @@ def check(source: str, files: ModelFiles, base: str, options: EngineOptions, bas
                 "Save it as safetensors: `model.save_pretrained(folder, safe_serialization=True)`.",
             )
         raise ModelRefused(f"{files.where} has no {WEIGHTS}.", "")
-    found = _read(_configuration(source, files), files.where)
+    found = _read(_configuration(source, files, token), files.where)
     if not options.lora_adapters:
         raise ModelRefused(
             f"The engines of {base} are started without LoRA.",
@@ -58,9 +60,9 @@ def check(source: str, files: ModelFiles, base: str, options: EngineOptions, bas
     return found
 
 
-def _configuration(source: str, files: ModelFiles) -> dict[str, Any]:
+def _configuration(source: str, files: ModelFiles, token: str | None) -> dict[str, Any]:
     folder = Path(source)
-    path = folder / CONFIGURATION if folder.is_dir() else _downloaded(source, files.commit)
+    path = folder / CONFIGURATION if folder.is_dir() else _downloaded(source, files.commit, token)
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -70,13 +72,15 @@ def _configuration(source: str, files: ModelFiles) -> dict[str, Any]:
     return found
 
 
-def _downloaded(source: str, commit: str) -> Path:
+def _downloaded(source: str, commit: str, token: str | None) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
     hub = os.environ.get("HF_ENDPOINT") or model_files.HUB
     try:
-        return Path(huggingface_hub.hf_hub_download(source, CONFIGURATION, revision=commit or None, endpoint=hub))
+        return Path(
+            huggingface_hub.hf_hub_download(source, CONFIGURATION, revision=commit or None, endpoint=hub, token=token)
+        )
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # its HTTP client's, imported there
         raise ModelRefused(f"The {CONFIGURATION} of {source} cannot be read from {hub} ({error}).", "") from error
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, cast
 
 from django.db import transaction
 
 from catalogue import adapters, administration, engine_options, registry
 from catalogue.adapters import Adapter
+from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelRevision
 from catalogue.registry import Description
 from tenants import registry as tenants
@@ -42,10 +44,20 @@ class AdapterSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What an adapter changes: a model, and what its replicas run, or will."""
+
+    name: str
+    source: str
+    engine: Literal["vllm", "simulated"]
+    options: EngineOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """An adapter that can be deployed. ``notes`` are sentences to show."""
 
-    base: Model
+    base: str
     owner: str
     described: Description
     hub_token: str | None
@@ -62,13 +74,19 @@ def base_of(name: str) -> Model | None:
     return rows.filter(name=parts[0]).first() or rows.filter(aliases__name=parts[0]).first()
 
 
-def is_adapter(name: str, source: str, commit: str = "", hub_token: str | None = None) -> bool:
-    """Return whether the source has the files of an adapter. Raises ModelRefused if its name says of no model."""
+def is_adapter(
+    name: str, source: str, commit: str = "", *, hub_token: str | None = None, secret: str | None = None
+) -> bool:
+    """Return whether the source has the files of an adapter.
+
+    Raises ModelRefused if its name says of no model, NotFound for the secret.
+    """
     folder = Path(source)
     known = Model.objects.filter(name=name).exclude(base=None).exists()
     if not known and not folder.is_dir() and base_of(name) is None:
         return False  # the hub is asked once, when the model is checked
-    if not adapter_files.is_adapter(model_files.find(source, commit, hub_token)):
+    token = hub_token or checks.token_of(name, secret)
+    if not adapter_files.is_adapter(model_files.find(source, commit, token)):
         return False
     if not known and base_of(name) is None:
         raise ModelRefused(
@@ -78,30 +96,33 @@ def is_adapter(name: str, source: str, commit: str = "", hub_token: str | None =
     return True
 
 
-def check(spec: AdapterSpec) -> Checked:
-    """Check name, base, files and owner of an adapter. Raises BadName, ModelRefused, NotFound for the tenant."""
+def check(spec: AdapterSpec, base: Base | None = None) -> Checked:
+    """Check name, base, files and owner of an adapter.
+
+    ``base``: what it will be; None: as it is deployed. Raises BadName, ModelRefused, NotFound for the tenant.
+    """
     administration.check_name(spec.name)
     present = Model.objects.select_related("base", "owner").filter(name=spec.name).first()
     if present is not None and present.base is None:
         raise ModelRefused(f"{spec.name!r} is a model, and no adapter.", "Choose another name for the adapter.")
-    base = base_of(spec.name) if present is None else present.base
     if base is None:
-        raise ModelRefused(f"There is no model for {spec.name!r} to change.", "Name it base:adapter.")
+        row = base_of(spec.name) if present is None else present.base
+        if row is None:
+            raise ModelRefused(f"There is no model for {spec.name!r} to change.", "Name it base:adapter.")
+        base = deployed_base(row)
     checks.check_name_is_free(spec.name)
     owner = spec.owner or (present.owner.slug if present is not None else PLATFORM_SLUG)
     tenants.find_tenant(owner)
     token = spec.hub_token or checks.token_of(spec.name, spec.secret)
     files = model_files.find(spec.source, spec.commit, token)
-    revision = _deployed(base)
-    options = engine_options.from_json(revision.options)
-    found = adapter_files.check(spec.source, files, base.name, options, revision.source)
+    found = adapter_files.check(spec.source, files, base.name, base.options, base.source, token)
     return Checked(
-        base=base,
+        base=base.name,
         owner=owner,
-        described=_described(spec, files, revision, found),
+        described=_described(spec, files, base, found),
         hub_token=spec.hub_token,
         secret=spec.secret,
-        notes=_notes(spec.name, base, revision, found, options.lora_adapters),
+        notes=_notes(spec.name, base, found),
     )
 
 
@@ -113,7 +134,8 @@ def deploy(actor: Actor, checked: Checked) -> ModelRevision:
     another tenant's.
     """
     owner = tenants.find_tenant(checked.owner)
-    revision = registry.record(actor, owner, checked.described, base=checked.base)
+    base = Model.objects.get(name=checked.base)
+    revision = registry.record(actor, owner, checked.described, base=base)
     if checked.hub_token is not None:
         hub_tokens.store(actor, revision.model, checked.hub_token)
     if checked.secret is not None:
@@ -132,23 +154,29 @@ def deploy_spec(actor: Actor, spec: AdapterSpec, warn: Callable[[str], None]) ->
     return deploy(actor, checked)
 
 
-def _deployed(base: Model) -> ModelRevision:
-    """Return what the base serves, or will after its rollout. Raises ModelRefused if it is not deployed."""
-    rows = Deployment.objects.select_related("revision__model").filter(revision__model=base, archived_at=None)
+def deployed_base(model: Model) -> Base:
+    """Return what a model serves, or will after its rollout. Raises ModelRefused if it is not deployed."""
+    rows = Deployment.objects.select_related("revision__model").filter(revision__model=model, archived_at=None)
     found = rows.order_by("name").first()
     if found is None:
-        raise ModelRefused(f"{base.name} is not deployed.", f"Deploy it first: `hearth deploy {base.name}`.")
-    return rollouts.as_wanted(found).revision
+        raise ModelRefused(f"{model.name} is not deployed.", f"Deploy it first: `hearth deploy {model.name}`.")
+    revision = rollouts.as_wanted(found).revision
+    return Base(
+        name=model.name,
+        source=revision.source,
+        engine=cast(Literal["vllm", "simulated"], revision.engine),
+        options=engine_options.from_json(revision.options),
+    )
 
 
-def _described(spec: AdapterSpec, files: ModelFiles, base: ModelRevision, found: Adapter) -> Description:
+def _described(spec: AdapterSpec, files: ModelFiles, base: Base, found: Adapter) -> Description:
     folder = Path(spec.source)
     is_folder = folder.is_dir()
     pinned = ("--revision", files.commit) if files.commit and base.engine == "vllm" else ()
     return Description(
         name=spec.name,
         source=str(folder.absolute()) if is_folder else spec.source,
-        engine=base.engine,  # type: ignore[arg-type]  # the column has no other values
+        engine=base.engine,
         engine_args=pinned,
         context_length_tokens=0,
         weights_digest=folder_digest(folder) if is_folder else "",
@@ -156,15 +184,15 @@ def _described(spec: AdapterSpec, files: ModelFiles, base: ModelRevision, found:
     )
 
 
-def _notes(name: str, base: Model, revision: ModelRevision, found: Adapter, at_once: int) -> tuple[str, ...]:
+def _notes(name: str, base: Base, found: Adapter) -> tuple[str, ...]:
     notes = []
-    if found.trained_on and found.trained_on not in {revision.source, base.name}:
-        notes.append(f"{name} was trained on {found.trained_on!r}, and {base.name} serves {revision.source!r}.")
-    others = Model.objects.filter(base=base, archived_at=None).exclude(name=name).count()
-    if others + 1 > at_once:
+    if found.trained_on and found.trained_on not in {base.source, base.name}:
+        notes.append(f"{name} was trained on {found.trained_on!r}, and {base.name} serves {base.source!r}.")
+    others = Model.objects.filter(base__name=base.name, archived_at=None).exclude(name=name).count()
+    if others + 1 > base.options.lora_adapters:
         notes.append(
-            f"{base.name} has {others + 1} adapters, and one batch uses {at_once} of them: requests for others wait, "
-            f"and an engine reads those again that it has put away. `hearth deploy {base.name} "
-            f"--lora-adapters {others + 1}` takes memory for all."
+            f"{base.name} has {others + 1} adapters, and one batch uses {base.options.lora_adapters} of them: requests "
+            "for others wait, and an engine reads those again that it has put away. "
+            f"`hearth deploy {base.name} --lora-adapters {others + 1}` takes memory for all."
         )
     return tuple(notes)

@@ -17,6 +17,7 @@ from uuid import UUID
 import pyrage
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from pyrage import x25519
 
@@ -121,7 +122,7 @@ def of_model(model_id: UUID) -> str:
 
 def read(name: str) -> str:
     """Return a secret's value. Raises NotFound, UnknownEngineKey, SecretUnreadable."""
-    return _opened(_find(name))
+    return _opened(_found(name, Secret.objects.all()))
 
 
 def read_of_model(model_id: UUID) -> str | None:
@@ -141,7 +142,12 @@ def _opened(row: Secret) -> str:
 
 
 def _find(name: str) -> Secret:
-    row = Secret.objects.select_for_update().filter(name=name).first() if "\0" not in name else None
+    """Return a secret, locked. Raises NotFound."""
+    return _found(name, Secret.objects.select_for_update())
+
+
+def _found(name: str, rows: QuerySet[Secret]) -> Secret:
+    row = rows.filter(name=name).first() if "\0" not in name else None
     if row is None:
         raise NotFound("secret", name, tuple(Secret.objects.order_by("name").values_list("name", flat=True)[:20]))
     return row

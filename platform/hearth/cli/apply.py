@@ -29,10 +29,11 @@ def apply(
     schema: bool,
     as_json: bool,
 ) -> None:
-    """Make the fleet what a file says: pools, models with their prices, deployments. All of it changes, or nothing.
+    """Make the fleet what a file says: pools, models with prices, deployments, adapters. All of it changes, or nothing.
 
     What the file leaves out of an entry has its default (--schema says which), except for prices, which stay. Entries
-    that it does not name stay, too, unless --prune archives them. The same file twice changes nothing.
+    that it does not name stay, too, unless --prune archives them: models, and adapters if the file has a list of them.
+    The same file twice changes nothing.
 
     \b
     Examples:

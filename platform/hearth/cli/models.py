@@ -200,7 +200,9 @@ def _is_adapter(context: click.Context) -> bool:
     given = context.params
     if not given["source"]:
         return Model.objects.filter(name=given["name"]).exclude(base=None).exists()
-    return adapters.is_adapter(given["name"], given["source"], given["commit"], given["hub_token"])
+    return adapters.is_adapter(
+        given["name"], given["source"], given["commit"], hub_token=given["hub_token"], secret=given["secret"]
+    )
 
 
 def _deploy_adapter(context: click.Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, retention, secrets
-from portal.api.fleet import document_view, list_views, node_views, views
+from portal.api.fleet import adapter_views, document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, months, partitions, prices, savings, statements, usage
@@ -53,6 +53,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet", views.FleetView.as_view()),
     path("fleet/document", document_view.DocumentView.as_view()),
     path("fleet/schema", document_view.SchemaView.as_view()),
+    path("fleet/adapters", adapter_views.AdaptersView.as_view()),
     path("fleet/slots", list_views.SlotsView.as_view()),
     path("fleet/placeholders", list_views.PlaceholdersView.as_view()),
     path("fleet/decisions", list_views.DecisionsView.as_view()),

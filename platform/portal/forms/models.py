@@ -1,4 +1,4 @@
-"""The form that changes a model."""
+"""The forms that change a model and load an adapter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from catalogue import administration
 from catalogue.models import Model
 from portal.fleet.model_changes import ModelChange
 from portal.forms.base import PageForm
+from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
+from workers.model_sources.adapters import AdapterSpec
 from workers.models import Secret
 from workers.weights import secrets
 from workers.weights.secrets import LONGEST_VALUE
 
 _NAME = "Enter a name of at most 200 characters."
+_ERRORS = {"required": _NAME, "max_length": _NAME}
 #: Active tenants offered as those that see a private model, beside those that see it now.
 MOST_TENANTS = 1000
 
@@ -30,7 +33,7 @@ class ModelForm(PageForm):
         label="Name",
         max_length=200,
         help_text="The old name becomes an alias, and the replicas are replaced.",
-        error_messages={"required": _NAME, "max_length": _NAME},
+        error_messages=_ERRORS,
     )
     aliases = forms.CharField(
         required=False, max_length=4000, label="Aliases", help_text="Further names for clients, separated by spaces."
@@ -63,10 +66,7 @@ class ModelForm(PageForm):
             "secret": secrets.of_model(model.id),
         }
         super().__init__(data, initial=initial)
-        names = Secret.objects.order_by("name").values_list("name", flat=True)
-        chooses = self.fields["secret"]
-        assert isinstance(chooses, forms.ChoiceField)
-        chooses.choices = [("", "none"), *((name, name) for name in names)]
+        _offer_secrets(self.fields["secret"])
         active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
         shared = Tenant.objects.filter(id__in=model.shared_with)
         offered = {tenant.slug: tenant for tenant in (*active, *shared)}
@@ -87,3 +87,50 @@ class ModelForm(PageForm):
             secret=values["secret"] if "secret" in self.changed_data else None,
             hub_token=values["hub_token"] or None,
         )
+
+
+class AdapterForm(PageForm):
+    """A LoRA adapter to load into the replicas of a model."""
+
+    id_prefix = "adapter"
+    fields_of_errors = {"model name": "name", "model": "name"}
+
+    name = forms.CharField(
+        label="Name", max_length=200, help_text="As qwen:tone, after the model that it changes.", error_messages=_ERRORS
+    )
+    source = forms.CharField(
+        label="Source", max_length=500, help_text="A folder on this machine and on every node, or a Hugging Face id."
+    )
+    revision = forms.CharField(
+        label="Revision", max_length=200, required=False, help_text="Branch, tag or commit of a Hugging Face id."
+    )
+    owner = forms.ChoiceField(label="Owner", help_text="Only this tenant sees it, until you share it.")
+    secret = forms.ChoiceField(
+        required=False, label="Secret", help_text="With which nodes fetch a gated or private adapter from the hub."
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        """Offer the first active tenants as owners."""
+        super().__init__(data, initial={"owner": PLATFORM_SLUG})
+        _offer_secrets(self.fields["secret"])
+        active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
+        field = self.fields["owner"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(tenant.slug, f"{tenant.name} ({tenant.slug})") for tenant in active]
+
+    def spec(self) -> AdapterSpec:
+        """Return the adapter of a valid form. No secret: as before."""
+        values = self.cleaned_data
+        return AdapterSpec(
+            name=values["name"],
+            source=values["source"],
+            commit=values["revision"],
+            owner=values["owner"],
+            secret=values["secret"] or None,
+        )
+
+
+def _offer_secrets(field: forms.Field) -> None:
+    names = Secret.objects.order_by("name").values_list("name", flat=True)
+    assert isinstance(field, forms.ChoiceField)
+    field.choices = [("", "none"), *((name, name) for name in names)]

@@ -7,13 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from django.db import transaction
 
 from catalogue import adapters, administration, registry
 from catalogue.models import Model, ModelRevision
 from tenants import registry as tenants
 from tenants.audit import SYSTEM
 from tenants.ids import TenantId
-from tests import lora
+from tests import hub, lora
 from tests.workers.agent_processes import agent_thread, in_state, until
 from tests.workers.conftest import Fleet
 from workers.errors import ModelRefused, Refused
@@ -26,6 +27,7 @@ from workers.scheduler import adapters as scheduler
 from workers.scheduler import reconciler
 from workers.serving import endpoints
 from workers.serving.endpoints import Endpoint
+from workers.weights import secrets
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
@@ -69,6 +71,28 @@ def test_an_adapter_is_loaded_tried_and_offered_and_again_after_a_crash(
         os.kill(row.pid, signal.SIGKILL)
         (again,) = until(lambda: [each for each in offered() if each.generation == 2])
         assert again.engine_name == endpoint.engine_name
+
+
+def test_an_adapter_of_the_hub_is_fetched_once_for_two_replicas_with_its_secret(
+    fleet: Fleet, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_lora(fleet, 2)
+    with transaction.atomic():
+        secrets.store(SYSTEM, "hf-acme", "hf_" + "s" * 34)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "checked"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    with hub.running(lora.write(tmp_path / "repository")) as known:
+        known.gated = "hf_" + "s" * 34
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        spec = AdapterSpec(name=NAME, source=hub.MODEL, owner="acme", secret="hf-acme")
+        assert sources.is_adapter(NAME, hub.MODEL, secret="hf-acme")
+        revision = sources.deploy_spec(SYSTEM, spec, print)
+        # Simulated engines fetch nothing of their own: nodes fetch for vLLM.
+        ModelRevision.objects.filter(id=revision.id).update(engine="vllm", engine_args=["--revision", hub.OLD])
+        known.sent.clear()
+        with agent_thread(data_dir):
+            until(lambda: len(offered()) == 2)
+    assert [name for _, name in known.sent].count("adapter_model.safetensors") == 1
 
 
 def test_what_cannot_be_loaded_leaves_the_replica_as_it_is(fleet: Fleet, data_dir: Path, tmp_path: Path) -> None:

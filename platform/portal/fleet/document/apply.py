@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 from django.db import transaction
+from django.db.models import Q
 
-from billing.errors import BillingError, PriceJump
 from billing.pricing import prices
 from billing.pricing.rating import Rates
 from catalogue import administration, registry, routing_policy
@@ -21,26 +21,24 @@ from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from catalogue.routing_policy import BadPolicy
 from portal.fleet import model_changes
-from portal.fleet.document import difference, present, reading
+from portal.fleet.document import adapters, difference, present, reading
 from portal.fleet.document.difference import Change
+from portal.fleet.document.entry_errors import about
 from portal.fleet.document.reading import BadDocument
+from portal.fleet.document.schema import Adapter, Fleet, Model, Pool
 from portal.fleet.document.schema import Deployment as DeploymentEntry
-from portal.fleet.document.schema import Fleet, Model, Pool
 from portal.fleet.model_changes import ModelChange
-from tenants import error_text as tenant_errors
 from tenants import registry as tenants
 from tenants.audit import Actor
-from tenants.errors import TenantError
 from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant as TenantRow
 from workers import tasks
 from workers.engines.driver import TINY_MODEL
-from workers.errors import WorkerError
 from workers.fleet import deployments, engine_arguments, engine_versions, operations, pools, rollouts
-from workers.fleet import error_text as worker_errors
 from workers.fleet.operations import ScalingTarget
 from workers.fleet.pools import PoolSettings
 from workers.model_sources import checks
+from workers.model_sources.adapters import Base
 from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment
 from workers.models import Pool as PoolRow
@@ -76,6 +74,7 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
     checked = present.read()
     wanted = _with_versions(wanted, checked)
     described = _described(wanted, checked, notes)
+    fresh = adapters.checked(wanted.adapters or (), checked.adapters or (), _bases(wanted), notes)
     with transaction.atomic():
         prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
         reconciler.lock(wait=True)
@@ -84,7 +83,9 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
         _check_unchanged(wanted, checked, before)
         if prune:
             _prune(actor, wanted)
-        _bring_about(actor, wanted, before, described, confirm_prices=confirm_prices)
+        _bring_about(actor, wanted, before, described)
+        adapters.bring_about(actor, wanted.adapters or (), before.adapters or (), fresh)
+        _set_all_prices(actor, wanted, confirm=confirm_prices)
         changes = difference.between(before, present.read(), digests, present.digests())
         tasks.hint(())
         if dry_run:
@@ -99,7 +100,7 @@ def _with_versions(wanted: Fleet, now: Fleet) -> Fleet:
     for at, entry in enumerate(wanted.deployments):
         known = present_ones.get(entry.model)
         if entry.engine_version:
-            with _about(f"deployments[{at}].engine_version"):
+            with about(f"deployments[{at}].engine_version"):
                 version = engine_versions.resolve(entry.engine, entry.engine_version)
         elif known is not None and known.engine == entry.engine:
             version = known.engine_version
@@ -110,36 +111,32 @@ def _with_versions(wanted: Fleet, now: Fleet) -> Fleet:
 
 
 def _lock_models() -> None:
-    """Lock the platform and its models, in one order, so that no change of one model can wait in a circle with this."""
+    """Lock the platform, its models and adapters, in one order: then no change of one waits in a circle with this."""
     list(TenantRow.objects.select_for_update(no_key=True).filter(slug=PLATFORM_SLUG).values_list("id"))
-    rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG).select_for_update(of=("self",)).order_by("id")
+    served = ModelRow.objects.filter(Q(owner__slug=PLATFORM_SLUG) | ~Q(base=None))
+    rows = served.select_for_update(of=("self",)).order_by("id")
     list(rows.values_list("id"))
 
 
-def _bring_about(
-    actor: Actor, wanted: Fleet, before: Fleet, described: dict[str, Description], *, confirm_prices: bool
-) -> None:
+def _bring_about(actor: Actor, wanted: Fleet, before: Fleet, described: dict[str, Description]) -> None:
     """Write the entries that differ from what is there."""
     _free_aliases(actor, wanted, before)
     models, deployed = {each.name: each for each in before.models}, {each.model: each for each in before.deployments}
     revisions: dict[str, ModelRevision] = {}
     for at, pool in enumerate(wanted.pools):
-        with _about(f"pools[{at}]"):
+        with about(f"pools[{at}]"):
             settings = _settings(pool)
             if _pool_spelled_out(pool, settings) not in before.pools:
                 _set_pool(actor, pool, settings)
     for at, model in enumerate(wanted.models):
-        with _about(f"models[{at}]"):
+        with about(f"models[{at}]"):
             revision = _set_model(actor, model, described.get(model.name), known=model.name in models)
             if revision is not None:
                 revisions[model.name] = revision
-        if model.prices is not None:
-            with _about(f"models[{at}].prices"):
-                _set_prices(actor, model.name, present.rates(model.prices), confirm=confirm_prices)
     for at, entry in enumerate(wanted.deployments):
         now = deployed.get(entry.model)
         if entry.model in described or now is None or _spelled_out(entry, now) != now:
-            with _about(f"deployments[{at}]"):
+            with about(f"deployments[{at}]"):
                 _set_deployment(actor, entry, revisions.get(entry.model))
 
 
@@ -154,9 +151,9 @@ def _spelled_out(wanted: DeploymentEntry, now: DeploymentEntry) -> DeploymentEnt
 
 
 def _free_aliases(actor: Actor, wanted: Fleet, before: Fleet) -> None:
-    """Take aliases from models of the document that another model of it is to have."""
-    aliases = {each.name: set(each.aliases) for each in wanted.models}
-    for model in before.models:
+    """Take aliases from models and adapters of the document that another one of it is to have."""
+    aliases = {each.name: set(each.aliases) for each in (*wanted.models, *(wanted.adapters or ()))}
+    for model in (*before.models, *(before.adapters or ())):
         claimed = {alias for name, theirs in aliases.items() if name != model.name for alias in theirs}
         if model.name in aliases and claimed.intersection(model.aliases):
             administration.set_aliases(actor, model.name, set(model.aliases) - claimed)
@@ -206,6 +203,16 @@ def _set_model(actor: Actor, wanted: Model, described: Description | None, *, kn
     return revision
 
 
+def _set_all_prices(actor: Actor, wanted: Fleet, *, confirm: bool) -> None:
+    """Set the prices of the models and the adapters that name some."""
+    listed: dict[str, Sequence[Model | Adapter]] = {"models": wanted.models, "adapters": wanted.adapters or ()}
+    for kind, entries in listed.items():
+        for at, entry in enumerate(entries):
+            if entry.prices is not None:
+                with about(f"{kind}[{at}].prices"):
+                    _set_prices(actor, entry.name, present.rates(entry.prices), confirm=confirm)
+
+
 def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> None:
     if prices.in_force([name]).get(name) != wanted:
         prices.set_price(actor, prices.ensure_price_book(), name, wanted, confirm=confirm)
@@ -239,7 +246,7 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry, revision: ModelRevisi
         deployments.redeploy(
             actor, name, revision=revision, pools=own_pools, slots_per_replica=wanted.slots_per_replica
         )
-    with _about(".requires"):
+    with about(".requires"):
         operations.require(actor, name, wanted.requires)
     deployments.scale(actor, name, wanted.min_replicas, most)
     deployments.set_drain(actor, name, wanted.drain_seconds)
@@ -260,11 +267,13 @@ def _set_deployment(actor: Actor, wanted: DeploymentEntry, revision: ModelRevisi
 def _prune(actor: Actor, wanted: Fleet) -> None:
     """Archive the platform's models that a document does not name; aliases that it gives to others go to them."""
     named = {each.name for each in wanted.models}
-    claimed = {alias for each in wanted.models for alias in each.aliases}
+    claimed = {alias for each in (*wanted.models, *(wanted.adapters or ())) for alias in each.aliases}
     rows = ModelRow.objects.filter(owner__slug=PLATFORM_SLUG, base=None, archived_at=None).exclude(name__in=named)
     for row in rows.prefetch_related("aliases").order_by("name"):
         kept = tuple(alias.name for alias in row.aliases.all() if alias.name not in claimed)
         model_changes.change(actor, row.name, ModelChange(archived=True, aliases=kept))
+    if wanted.adapters is not None:
+        adapters.prune(actor, wanted.adapters, claimed)
 
 
 def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Description]:
@@ -280,23 +289,35 @@ def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Descrip
         same = _content(model, entry) == served.get(model.name) and model.name in running
         if same and not Path(model.source or TINY_MODEL).is_dir():
             continue
-        with _about(f"models[{at}].secret"):
+        with about(f"models[{at}].secret"):
             spec = replace(_spec(model, entry), hub_token=checks.token_of(model.name, model.secret))
         if same:  # what it may run was allowed when it was deployed
             spec = replace(spec, allow_remote_code=True, allow_pickle=True)
-        with _about(f"deployments[{places[model.name]}].engine_args"):
+        with about(f"deployments[{places[model.name]}].engine_args"):
             checks.check_arguments(spec)
-        with _about(f"models[{at}]"):
+        with about(f"models[{at}]"):
             spec = checks.check(model.name, spec, PoolRow.objects.filter(name=entry.pools[0]).first())
             description = spec.described()
         if same and description.digest() == running[model.name]:
             continue
         found[model.name] = description
         if spec.engine_args or spec.options != DEFAULT_OPTIONS:
-            with _about(f"deployments[{places[model.name]}]"):
+            with about(f"deployments[{places[model.name]}]"):
                 why = engine_arguments.check(description)
             if why:
                 notes.append(f"The engine's arguments of {model.name} are not checked on this machine: {why}.")
+    return found
+
+
+def _bases(wanted: Fleet) -> dict[str, Base]:
+    """Return what adapters change of the models of the document, by each of their names."""
+    models = {each.name: each for each in wanted.models}
+    found: dict[str, Base] = {}
+    for entry in wanted.deployments:
+        model = models[entry.model]
+        spec = _spec(model, entry)
+        base = Base(name=model.name, source=spec.stored_source(), engine=entry.engine, options=spec.options)
+        found |= dict.fromkeys((*model.aliases, model.name), base)
     return found
 
 
@@ -350,6 +371,7 @@ def _check_names(wanted: Fleet) -> None:
         ("pools", [each.name for each in wanted.pools]),
         ("models", [each.name for each in wanted.models]),
         ("deployments", [each.model for each in wanted.deployments]),
+        ("adapters", [each.name for each in wanted.adapters or ()]),
     ):
         field = "model" if kind == "deployments" else "name"
         for at, name in enumerate(names):
@@ -362,21 +384,3 @@ def _check_names(wanted: Fleet) -> None:
     for at, model in enumerate(wanted.models):
         if model.name not in deployed:
             raise BadDocument(f"{model.name!r} has no deployment in the document.", f"models[{at}].name")
-
-
-@contextmanager
-def _about(field: str) -> Iterator[None]:
-    """Say which entry of the document an error is about."""
-    try:
-        yield
-    except BadDocument as error:
-        raise BadDocument(error.problem, f"{field}{error.field}") from error
-    except PriceJump as error:
-        raise BadDocument(f"{error}. Allow it with --confirm-prices (`confirm_prices`).", field) from error
-    except TenantError as error:
-        raise BadDocument(tenant_errors.words(error), field) from error
-    except WorkerError as error:
-        words = worker_errors.words(error)
-        raise BadDocument(f"{words[:1].upper()}{words[1:]}.", field) from error
-    except (BillingError, ArithmeticError, ValueError, OSError) as error:
-        raise BadDocument(f"{error}.", field) from error

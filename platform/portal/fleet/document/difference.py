@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from portal.fleet.document.schema import Deployment, Fleet, Model, Pool
+from portal.fleet.document.schema import Adapter, Deployment, Fleet, Model, Pool
 
 Action = Literal["add", "change", "archive"]
-Kind = Literal["pool", "model", "deployment"]
+Kind = Literal["pool", "model", "deployment", "adapter"]
+#: How the digest of what runs is called: an adapter's ``revision`` is the commit of its repository.
+_RUN_AS: Mapping[Kind, str] = {"deployment": "revision", "adapter": "digest"}
 _SIGNS: Mapping[Action, str] = {"add": "+", "change": "~", "archive": "-"}
 
 
@@ -45,15 +47,16 @@ class Change:
 def between(before: Fleet, after: Fleet, digests: Mapping[str, str], new_digests: Mapping[str, str]) -> list[Change]:
     """Return the changes that lead from one document to the other, pools first.
 
-    The digests are of what each deployment runs: one that changes replaces its replicas, also where no field says so.
+    The digests are of what each deployment and each adapter runs: one that changes replaces replicas, or an adapter in
+    them, also where no field says so.
     """
     found = []
-    for kind in ("pool", "model", "deployment"):
+    for kind in ("pool", "model", "deployment", "adapter"):
         old, new = _entries(before, kind), _entries(after, kind)
         for name in sorted(old.keys() | new.keys()):
             was, becomes = old.get(name), new.get(name)
-            if kind == "deployment" and was is not None and becomes is not None:
-                was["revision"], becomes["revision"] = digests[name][:12], new_digests[name][:12]
+            if kind in _RUN_AS and was is not None and becomes is not None:
+                was[_RUN_AS[kind]], becomes[_RUN_AS[kind]] = digests[name][:12], new_digests[name][:12]
             change = _change(kind, name, was, becomes)
             if change is not None:
                 found.append(change)
@@ -83,10 +86,11 @@ def _change(kind: Kind, name: str, old: Mapping[str, Any] | None, new: Mapping[s
 
 
 def _entries(fleet: Fleet, kind: Kind) -> dict[str, dict[str, Any]]:
-    listed: Mapping[Kind, Sequence[Pool | Model | Deployment]] = {
+    listed: Mapping[Kind, Sequence[Pool | Model | Deployment | Adapter]] = {
         "pool": fleet.pools,
         "model": fleet.models,
         "deployment": fleet.deployments,
+        "adapter": fleet.adapters or (),
     }
     return {each.name: _flat(msgspec.to_builtins(each)) for each in listed[kind]}
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import yaml
 
 from billing.pricing import prices
 from billing.pricing.rating import Rates
-from catalogue import engine_options, models, routing_policy
+from catalogue import adapters, engine_options, models, routing_policy
 from catalogue.models import ModelRevision
 from portal.fleet.document import schema
 from portal.fleet.document.schema import Fleet, Prices
@@ -37,7 +38,7 @@ FIELDS = {
 
 
 def read() -> Fleet:
-    """Return the pools, and the models of the platform that are deployed, with their deployments."""
+    """Return the pools, the models of the platform that are deployed, with their deployments, and adapters of those."""
     rows = models.Model.objects.filter(owner__slug=PLATFORM_SLUG, archived_at=None)
     catalogue = list(rows.prefetch_related("aliases").order_by("name"))
     deployed = _deployed(catalogue)
@@ -47,12 +48,16 @@ def read() -> Fleet:
         pools=[_pool(each) for each in Pool.objects.order_by("priority", "name")],
         models=_models([each for each in catalogue if each.id in runs], runs),
         deployments=[_deployment(each) for each in deployed],
+        adapters=_adapters(list(runs)),
     )
 
 
 def digests() -> dict[str, str]:
-    """Return the digest of what each deployment of the platform runs, by the deployment's name."""
-    return {each.name: each.revision.digest for each in _deployed()}
+    """Return the digest of what each deployment of the platform runs, and of each adapter, by its name."""
+    deployed = _deployed()
+    found = {each.name: each.revision.digest for each in deployed}
+    revisions = _wanted_adapters(each.revision.model_id for each in deployed)
+    return found | {each.model.name: each.digest for each in revisions}
 
 
 def running() -> dict[str, str]:
@@ -72,7 +77,12 @@ def text(fleet: Fleet) -> str:
     """Return a document as YAML, without what has its default."""
     found = {"version": 1} | {
         kind: [_given(each) for each in entries]
-        for kind, entries in (("pools", fleet.pools), ("models", fleet.models), ("deployments", fleet.deployments))
+        for kind, entries in (
+            ("pools", fleet.pools),
+            ("models", fleet.models),
+            ("deployments", fleet.deployments),
+            ("adapters", fleet.adapters or ()),
+        )
         if entries
     }
     return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120))
@@ -113,9 +123,7 @@ def _pool(row: Pool) -> schema.Pool:
 
 def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> list[schema.Model]:
     rows = list(rows)
-    slugs = dict(
-        Tenant.objects.filter(id__in={each for row in rows for each in row.shared_with}).values_list("id", "slug")
-    )
+    slugs = _slugs(rows)
     in_force = prices.in_force(row.name for row in rows)
     used = dict(ModelSecret.objects.filter(model__in=rows).values_list("model_id", "secret__name"))
     found = []
@@ -128,6 +136,48 @@ def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> lis
                 revision=commit_of(revision.engine_args),
                 task="embeddings" if serves_embeddings(revision.engine_args) else "text",
                 context_tokens=revision.context_length_tokens,
+                secret=used.get(row.id),
+                visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
+                tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),
+                aliases=sorted(alias.name for alias in row.aliases.all()),
+                prices=_prices(in_force[row.name]) if row.name in in_force else None,
+            )
+        )
+    return found
+
+
+def _slugs(rows: Iterable[models.Model]) -> dict[UUID, str]:
+    """Return the slugs of the tenants that these models are shared with, by their ids."""
+    ids = {each for row in rows for each in row.shared_with}
+    return dict(Tenant.objects.filter(id__in=ids).values_list("id", "slug"))
+
+
+def _wanted_adapters(bases: Iterable[UUID]) -> list[ModelRevision]:
+    """Return what replicas shall have of each adapter of these models, by the adapter's name."""
+    found = [each for base in models.Model.objects.filter(id__in=list(bases)) for each in adapters.of(base)]
+    return sorted(found, key=lambda each: each.model.name)
+
+
+def _adapters(bases: Iterable[UUID]) -> list[schema.Adapter]:
+    revisions = _wanted_adapters(bases)
+    rows = {
+        row.id: row
+        for row in models.Model.objects.filter(id__in=[each.model_id for each in revisions])
+        .select_related("owner")
+        .prefetch_related("aliases")
+    }
+    slugs = _slugs(rows.values())
+    in_force = prices.in_force(row.name for row in rows.values())
+    used = dict(ModelSecret.objects.filter(model__in=rows).values_list("model_id", "secret__name"))
+    found = []
+    for revision in revisions:
+        row = rows[revision.model_id]
+        found.append(
+            schema.Adapter(
+                name=row.name,
+                source=revision.source,
+                revision=commit_of(revision.engine_args),
+                owner=row.owner.slug,
                 secret=used.get(row.id),
                 visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
                 tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),

@@ -1,5 +1,6 @@
-"""The fleet as one document: pools, models with their prices, deployments. ``hearth apply --schema`` prints its schema.
+"""The fleet as one document: pools, models with their prices, deployments, and LoRA adapters.
 
+``hearth apply --schema`` prints its schema.
 What a document leaves out has the default given here, except for prices, which stay as they are.
 """
 
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from catalogue import engine_options
+from tenants.ids import PLATFORM_SLUG
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
 from workers.scheduler.pool_requirements import NONE, GpuType, Labels, PoolRequirements
@@ -22,6 +24,7 @@ from workers.serving.rollout_policy import RolloutPolicy
 
 #: The most entries of each kind; a document is read as a whole.
 MOST_ENTRIES = 200
+MOST_ADAPTERS = 1000
 MOST_ARGUMENTS = 1000
 
 Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
@@ -127,6 +130,24 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scale_down_delay_seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 300.0
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A LoRA adapter: a model of one tenant in the replicas of the model that it changes."""
+
+    name: Annotated[ModelName, Meta(description="base:adapter, after the model that it changes or an alias of it.")]
+    source: Annotated[str, Meta(min_length=1, max_length=500, description="Hugging Face id or absolute folder.")]
+    revision: Annotated[
+        str, Meta(max_length=200, description="Branch, tag or commit of a Hugging Face id. Empty: its main branch.")
+    ] = ""
+    owner: Annotated[Slug, Meta(description="The tenant that it belongs to. It cannot be changed.")] = PLATFORM_SLUG
+    secret: SecretName | None = None
+    visibility: Literal["private", "public"] = "private"
+    tenants: Annotated[
+        list[Slug], Meta(max_length=MOST_ENTRIES, description="Those that see it beside its owner while it is private.")
+    ] = []
+    aliases: Annotated[list[ModelName], Meta(max_length=20)] = []
+    prices: Prices | None = None
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole document."""
 
@@ -134,6 +155,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pools: Annotated[list[Pool], Meta(max_length=MOST_ENTRIES)] = []
     models: Annotated[list[Model], Meta(max_length=MOST_ENTRIES)] = []
     deployments: Annotated[list[Deployment], Meta(max_length=MOST_ENTRIES)] = []
+    adapters: Annotated[
+        Annotated[list[Adapter], Meta(max_length=MOST_ADAPTERS)] | None,
+        Meta(description="Left out: they stay, also with --prune."),
+    ] = None
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,34 +1,44 @@
-"""The models of the platform: who may call them, and the forms that rename, alias, share and archive one."""
+"""The models: who may call them, and the forms that rename, alias, share and archive one, and load an adapter."""
 
 from __future__ import annotations
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 
 from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.fleet import model_changes, model_list
 from portal.fleet.model_changes import ModelChange
 from portal.forms.engine_options import EngineOptionsForm
-from portal.forms.models import ModelForm
+from portal.forms.models import AdapterForm, ModelForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors
 from tenants.errors import NotFound, TenantError
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
 from workers.fleet import rollouts
+from workers.model_sources import adapters
 from workers.models import Deployment
 
 
-@require_GET
+@require_http_methods(["GET", "POST"])
 @operator_page
-def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the models; with ``?archived=1`` the archived ones too."""
+def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    """List the models, with ``?archived=1`` the archived ones too; and load a LoRA adapter."""
+    form = AdapterForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        notes: list[str] = []
+        if _is_loaded(principal, form, notes):
+            for note in notes:
+                messages.warning(request, note)
+            messages.success(request, f"{form.cleaned_data['name']} is loaded on each replica of its base.")
+            return redirect("portal:model", name=form.cleaned_data["name"])
     archived = "archived" in request.GET
-    context = {"rows": model_list.read(archived=archived), "archived": archived}
-    return show(request, principal, "portal/models.html", context, active="models")
+    context = {"rows": model_list.read(archived=archived), "archived": archived, "form": form}
+    status = 400 if form.errors else 200
+    return show(request, principal, "portal/models.html", context, active="models", status=status)
 
 
 @require_http_methods(["GET", "POST"])
@@ -70,6 +80,17 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     done = "archived: no tenant sees it, and its replicas stop" if archived else "served again"
     messages.success(request, f"{model.name} is {done}.")
     return redirect("portal:model", name=model.name)
+
+
+def _is_loaded(principal: Principal, form: AdapterForm, notes: list[str]) -> bool:
+    """Deploy the adapter; False if it is refused, which the form then says. ``notes`` get what to know about it."""
+    try:
+        adapters.deploy_spec(principal.actor, form.spec(), notes.append)
+    except TenantError as error:
+        form.refuse(error)
+    except WorkerError as error:
+        form.add_error(None, worker_errors.words(error))
+    return not form.errors
 
 
 def _page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from portal.fleet.document.difference import Change
 from portal.fleet.document.reading import BadDocument
 from portal.fleet.model_changes import ModelChange
 from tenants.models import AuditEntry
+from tests import lora
 from tests.portal.fixtures import OPERATOR, World
 from workers.fleet.model_options import OptionChange
 from workers.model_sources import checks
@@ -356,3 +358,66 @@ def test_a_deployment_names_the_version_of_its_engine_and_keeps_it_where_the_doc
     assert "engine_version: none → 2" in str(change)
     assert _apply(WHOLE).changes == []
     assert "engine_version: '2'" in present.text(present.read())
+
+
+def _with_adapter(folder: Path, more: str = "") -> str:
+    """Return WHOLE with LoRA, and an adapter of globex in the replicas of its model."""
+    lora_on = WHOLE.replace("    drain_seconds", "    options: {lora_adapters: 2}\n    drain_seconds")
+    adapter = f"  - {{name: 'chat:tone', source: {folder}, owner: globex{more}}}\n"
+    return f"{lora_on}adapters:\n{adapter}"
+
+
+def test_an_adapter_is_made_with_its_base_exported_changed_and_archived(world: World, tmp_path: Path) -> None:
+    text = _with_adapter(lora.write(tmp_path / "tone"), ", prices: {prompt: 1, cached_prompt: 0.5, completion: 2}")
+    planned = _apply(text, dry_run=True).changes
+    assert _names(planned)[-1] == ("add", "adapter", "chat:tone")
+    assert not Model.objects.filter(name="chat:tone").exists()
+    assert _apply(text).changes == planned
+    row = Model.objects.select_related("base", "owner").get(name="chat:tone")
+    assert row.base is not None
+    assert (row.base.name, row.owner.slug, row.visibility) == ("chat", "globex", "private")
+    assert prices.in_force(["chat:tone"])["chat:tone"].prompt_pico == 1_000_000
+    assert _apply(text).changes == []
+    exported = present.text(present.read())
+    assert "name: chat:tone" in exported
+    assert _apply(exported, prune=True).changes == []
+    lora.write(tmp_path / "tone", seed=2)
+    changed = _apply(text.replace("owner: globex", "owner: globex, tenants: [acme], aliases: [tone]")).changes
+    fields = [(each.field, each.after) for each in changed[0].values]
+    assert fields[:2] == [("tenants", ["acme"]), ("aliases", ["tone"])]
+    assert fields[-1][0] == "digest"
+    without = text.partition("\nadapters:")[0] + "\n"
+    assert _apply(without, prune=True).changes == []
+    assert _names(_apply(f"{without}adapters: []\n", prune=True).changes) == [("archive", "adapter", "chat:tone")]
+    assert Model.objects.get(name="chat:tone").archived_at is not None
+    assert _names(_apply(text).changes) == [("add", "adapter", "chat:tone")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{lora_adapters: 2}", "{}", "adapters[0]: The engines of chat are started without LoRA"),
+        ("name: 'chat:tone'", "name: 'nobody:tone'", "adapters[0]: There is no model for 'nobody:tone' to change"),
+        ("owner: globex", "owner: nobody", "adapters[0]: There is no tenant 'nobody'"),
+        ("/tone,", "/none,", "does not exist on this machine"),
+        ("owner: globex", "owner: globex, rank: 3", "adapters[0].rank: There is no such field"),
+    ],
+)
+def test_an_adapter_that_cannot_be_names_its_entry_and_nothing_is_changed(
+    world: World, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    text = _with_adapter(lora.write(tmp_path / "tone"))
+    assert old in text
+    before = AuditEntry.objects.count(), present.read()
+    with pytest.raises(BadDocument, match=re.escape(said)):
+        _apply(text.replace(old, new))
+    assert (AuditEntry.objects.count(), present.read()) == before
+
+
+def test_lora_is_not_turned_off_under_an_adapter_unless_the_document_archives_it(world: World, tmp_path: Path) -> None:
+    text = _with_adapter(lora.write(tmp_path / "tone"))
+    _apply(text)
+    plain = WHOLE.replace("    drain_seconds", "    options: {}\n    drain_seconds")
+    with pytest.raises(BadDocument, match="its adapter 'chat:tone' has rank 8"):
+        _apply(plain)
+    assert ("archive", "adapter", "chat:tone") in _names(_apply(f"{plain}adapters: []\n", prune=True).changes)
