@@ -118,6 +118,12 @@ REDIS_BREAKER_OPENS = PrometheusCounter(
     "hearth_gateway_redis_breaker_opens", "Times that the breaker to Redis opened.", registry=None
 )
 
+REDIS_UNREPLICATED = PrometheusCounter(
+    "hearth_gateway_redis_unreplicated",
+    "Records of Idempotency-Keys that no replica of Redis confirmed in time.",
+    registry=None,
+)
+
 ROUTING_PROCESSES = Gauge(
     "hearth_gateway_routing_processes",
     "Processes of this host that share what routing knows, this one included.",
@@ -185,6 +191,7 @@ METRICS = (
     _ENGINE_RETRIES,
     REDIS_FAILURES,
     REDIS_BREAKER_OPENS,
+    REDIS_UNREPLICATED,
     ROUTING_PROCESSES,
     ROUTING_DRIFTING,
     ROUTING_REMOTE_PROCESSES,

@@ -5,6 +5,9 @@ process dies, and then the response. A claim may also expire while Redis stands 
 processes of a host exclude each other by locks as well (:mod:`gateway.pipeline.key_locks`), from the claim until the
 response is stored.
 
+Behind Sentinels the claim is on a replica before the request runs, and the response before its last byte is sent
+(:mod:`gateway.redis_client.replication`): the server that a failover makes the primary knows the key.
+
 A tenant's policy bounds the bytes of its records. Once they are used up, a new key is refused before its request runs:
 a request that ran and could not be replayed would break the promise of the key.
 """
@@ -28,6 +31,7 @@ from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES, Claim, KeySl
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import RedisFailed, Script
+from gateway.redis_client.replication import ReplicatedWrites
 from gateway.request import Request, RequestTimeline, Response
 from tenants.snapshot.snapshot import Caller
 
@@ -66,9 +70,18 @@ _FULL, _CLAIMED = 0, 1
 class Idempotency:
     """The idempotency keys of a process's requests. Lives on one event loop."""
 
-    def __init__(self, redis: RedisClient, locks: KeyLocks, *, claim_seconds: float = CLAIM_SECONDS) -> None:
-        redis.register(_CLAIM, _STORE)
-        self.redis = redis
+    def __init__(
+        self,
+        redis: RedisClient,
+        locks: KeyLocks,
+        *,
+        replicated: ReplicatedWrites | None = None,
+        claim_seconds: float = CLAIM_SECONDS,
+    ) -> None:
+        """``replicated``: the same Redis, where it has replicas; keys then use its connection."""
+        self.redis = redis if replicated is None else replicated.redis
+        self.replicated = replicated
+        self.redis.register(_CLAIM, _STORE)
         self.locks = locks
         self.claim_seconds = claim_seconds
         #: Stores in progress; asyncio keeps no strong reference to tasks.
@@ -117,6 +130,7 @@ class _ClaimedKey:
 
     def __init__(self, keys: Idempotency, slot: KeySlot, hourly_bytes: int) -> None:
         self._redis = keys.redis
+        self._replicated = keys.replicated
         self._locks = keys.locks
         self._all_storing = keys.storing
         self._claim_seconds = keys.claim_seconds
@@ -140,11 +154,12 @@ class _ClaimedKey:
                 found = await self._run_claim()
             else:
                 found = await self._redis.execute("GET", self._slot.redis_key)
+            if found == _CLAIMED:
+                self._renew_later()
+                await self._confirm()
+                return None
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
-        if found == _CLAIMED:
-            self._renew_later()
-            return None
         if found == _FULL:
             raise errors.idempotency_full(HOUR_SECONDS - time.time() % HOUR_SECONDS)
         if found is None:  # Redis has lost the claim of the request that holds the lock, or the key was just released
@@ -244,9 +259,15 @@ class _ClaimedKey:
                 KEEP_SECONDS * 1000,
                 RECORD_BYTES,
             )
+            await self._confirm()
         except RedisFailed:
             return False
         return True
+
+    async def _confirm(self) -> None:
+        """Wait for a replica to have what was written, if one answers. Raises RedisFailed where it may be lost."""
+        if self._replicated is not None:
+            await self._replicated.confirm()
 
     def _renew_later(self) -> None:
         self._renewing = asyncio.get_running_loop().call_later(self._claim_seconds / 3, self._renew)

@@ -28,6 +28,7 @@ from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
+from gateway.redis_client.replication import ReplicatedWrites
 from gateway.tracing.tracer import open_tracer
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
@@ -40,6 +41,7 @@ from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.routing.exchange import RoutingExchange
 from routing.router import Router
 from routing.shared_file import SharedFile
+from tenants import redis_address
 from workers.serving import engine_tls
 
 #: Longest time to connect to an engine; then another replica is tried.
@@ -90,6 +92,7 @@ def start(role: str) -> Runtime:
     limits = _redis(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _redis(settings.REDIS_CACHE_URL)
+    replicated = _replicated(settings.REDIS_LIMITS_URL)
     upstream = UpstreamClient(
         connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS,
         read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS,
@@ -115,7 +118,7 @@ def start(role: str) -> Runtime:
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
         active_requests=control.active_requests,
-        idempotency=Idempotency(limits, key_locks),
+        idempotency=Idempotency(limits, key_locks, replicated=replicated),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
         tracer=open_tracer(role, process),
@@ -127,7 +130,7 @@ def start(role: str) -> Runtime:
         components=components,
         feed=control.feed,
         upstream=upstream,
-        redis=(limits,) if same else (limits, cache),
+        redis=(limits, *([] if same else [cache]), *([] if replicated is None else [replicated.redis])),
         wal=wal,
         key_locks=key_locks,
         routing_file=control.routing_file,
@@ -200,6 +203,15 @@ def _open_files(role: str) -> tuple[WalWriter, KeyLocks]:
     except OSError:
         wal.close()
         raise
+
+
+def _replicated(url: str) -> ReplicatedWrites | None:
+    """Return a second connection for writes that a failover must not lose; None without Sentinels to fail over."""
+    if not redis_address.parse(url).primary:
+        return None
+    return ReplicatedWrites(
+        url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS, wait_seconds=settings.REDIS_TIMEOUT_SECONDS
+    )
 
 
 def _redis(url: str) -> RedisClient:
