@@ -39,7 +39,13 @@ from gateway.errors import GatewayError
 from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import Argument, RedisFailed, RedisNotSent, RedisUnavailable
 from gateway.request import Headers
+from tenants.caller_limits import BudgetLine
 from tenants.snapshot.snapshot import Caller
+
+#: Redis and the process's reserve are both unable to extend a hold. No outcome of a script.
+UNAVAILABLE = -4
+#: Between two tries to extend a hold: counters are counted again within half a second, as a rule.
+EXTEND_RETRY_SECONDS = 0.25
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +81,19 @@ class _Taken(msgspec.Struct, kw_only=True, eq=False):
     owed: list[int] = msgspec.field(default_factory=list)
 
 
+class _NotExtended(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a hold was not extended: the outcome of EXTEND, or UNAVAILABLE; and the budget."""
+
+    outcome: int
+    line: BudgetLine
+
+    def error(self) -> GatewayError:
+        """Return the error that the client gets."""
+        if self.outcome == UNAVAILABLE:
+            return rejections.budget_unavailable(self.line)
+        return _budget_error(self.outcome, self.line)
+
+
 class Reservation:
     """What an admitted request has of its limits and budgets, until :meth:`settle`."""
 
@@ -88,6 +107,8 @@ class Reservation:
         self.deadline = time.monotonic() + admission.patience_seconds
         self._admission = admission
         self._settled = False
+        #: Since when extensions have found no counter to take from, monotonic seconds.
+        self._unknown_since: float | None = None
 
     def headers(self) -> Headers:
         """Return the ``x-ratelimit-*`` headers of the limits nearest to rejecting."""
@@ -99,10 +120,21 @@ class Reservation:
             self._settled = True
             self._admission.settle(self, tokens, amount_pico)
 
-    async def extend(self, *, hold_pico: int) -> None:
-        """Hold ``hold_pico`` more. Raises BudgetExceeded, Unavailable."""
-        if self.taken.counters and not self._settled:
-            await self._admission.extend(self, hold_pico)
+    async def extend(self, *, hold_pico: int, patience_seconds: float = 0.0) -> None:
+        """Hold ``hold_pico`` more. Raises BudgetExceeded, Unavailable.
+
+        While nobody knows what is left of a budget it tries again, for up to ``patience_seconds`` in a row.
+        """
+        while self.taken.counters and not self._settled:
+            refused = await self._admission.extend(self, hold_pico)
+            if refused is None:
+                self._unknown_since = None
+                return
+            now = time.monotonic()
+            self._unknown_since = now if self._unknown_since is None else self._unknown_since
+            if refused.outcome == EXCEEDED or now - self._unknown_since >= patience_seconds:
+                raise refused.error()
+            await asyncio.sleep(EXTEND_RETRY_SECONDS)
 
     async def take_for_engine(self) -> None:
         """Take what an engine's response needs, because the stored response cannot be used.
@@ -200,22 +232,23 @@ class AdmissionController:
         elif taken.leases or (more and plan.settle_arguments):
             self._redis.fire_script(SETTLE, *_settle_arguments(plan, request.request_id, more, ""))
 
-    async def extend(self, reservation: Reservation, hold_pico: int) -> None:
-        """See :meth:`Reservation.extend`."""
+    async def extend(self, reservation: Reservation, hold_pico: int) -> _NotExtended | None:
+        """Hold more for a request; return why not, or None if it was done."""
         taken, deadline = reservation.taken, time.monotonic() + self.patience_seconds
+        server = self._redis.server
         try:
             outcome, which = await self._hold_more(reservation, hold_pico)
-            if outcome == EXCEEDED and self._reserves.give_back(taken.counters):
+            if self._may_succeed_now(outcome, taken.counters, server):
                 outcome, which = await _within(self._hold_more(reservation, hold_pico), deadline)
         except RedisFailed:
             if not self._reserves.spend(taken.counters, hold_pico):
-                raise rejections.budget_unavailable(reservation.plan.budgets[0]) from None
+                return _NotExtended(outcome=UNAVAILABLE, line=reservation.plan.budgets[0])
             taken.reserved_pico += hold_pico
-            return
+            return None
         if outcome != ADMITTED:
-            line = reservation.plan.budgets[which - 1]
-            raise rejections.budget_exceeded(line) if outcome == EXCEEDED else rejections.budget_unknown(line)
+            return _NotExtended(outcome=outcome, line=reservation.plan.budgets[which - 1])
         taken.held_pico += hold_pico
+        return None
 
     def _hold_more(self, reservation: Reservation, hold_pico: int) -> ReplyFuture:
         keys, taken, request_id = reservation.plan.keys, reservation.taken, reservation.request.request_id
@@ -298,7 +331,7 @@ class AdmissionController:
                 await self._take(reservation, None, requests=0, again=True)
 
     def _may_succeed_now(self, outcome: int, counters: tuple[str, ...], server: bytes) -> bool:
-        """Return whether a refusal of ADMIT had a cause that is gone. ``server``: what was sent as the server."""
+        """Return whether a refusal had a cause that is gone. ``server``: what the script got as the server."""
         if outcome == UNKNOWN:
             return server != self._redis.server  # it was sent before the connection had said it
         return outcome == EXCEEDED and self._reserves.give_back(counters)
@@ -402,5 +435,8 @@ def _rejection(
         return rejections.limited(plan.lines[which - 1], limit_plan.KINDS[kind - 1], wait_ms)
     if outcome == TOO_LARGE:
         return rejections.too_large(plan.lines[which - 1], request.tokens)
-    line = plan.budgets[which - 1]
+    return _budget_error(outcome, plan.budgets[which - 1])
+
+
+def _budget_error(outcome: int, line: BudgetLine) -> GatewayError:
     return rejections.budget_exceeded(line) if outcome == EXCEEDED else rejections.budget_unknown(line)

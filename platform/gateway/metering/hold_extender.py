@@ -10,15 +10,28 @@ from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import GatewayError
 from gateway.metering.meter import Meter
 
+#: How long a stream waits, with nothing more to send, until its budget is counted again. After a failover of Redis the
+#: reconcilers of all hosts wait for each other for 10 s at most.
+PATIENCE_SECONDS = 15.0
+
 
 class HoldExtender:
     """Extends the hold of one stream. Its owner calls :meth:`close` at the end.
 
-    The next step is requested while half of the last one is left, so a stream waits only if Redis is slow.
+    The next step is requested while half of the last one is left, so a stream waits only if Redis is slow, or while
+    what is left of its budget is not known.
     """
 
-    def __init__(self, reservation: Reservation, meter: Meter, cost: CostReservation) -> None:
+    def __init__(
+        self,
+        reservation: Reservation,
+        meter: Meter,
+        cost: CostReservation,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self._reservation = reservation
+        self._patience_seconds = patience_seconds
         self._meter = meter
         self._cost = cost
         #: Completion tokens that are held; the cost reservation also counts the step being requested.
@@ -59,7 +72,7 @@ class HoldExtender:
         paid_tokens = cost.paid_tokens
         self._rejected = True
         try:
-            await self._reservation.extend(hold_pico=cost.next_pico(tokens))
+            await self._reservation.extend(hold_pico=cost.next_pico(tokens), patience_seconds=self._patience_seconds)
             self._meter.hold(cost.held_pico)
         except BaseException:
             cost.paid_tokens = paid_tokens

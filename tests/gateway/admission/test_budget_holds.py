@@ -335,7 +335,9 @@ async def test_a_counter_of_another_server_admits_nothing_until_it_is_counted_ag
     assert isinstance(refused, Unavailable)
     assert refused.code == "budget_unknown"
     with pytest.raises(Unavailable):
-        await ticket.extend(hold_pico=10)
+        await ticket.extend(hold_pico=10, patience_seconds=0.5)
+    with pytest.raises(Unavailable):  # at once: it has waited
+        await ticket.extend(hold_pico=10, patience_seconds=0.5)
     assert await left(redis, who) == 90
 
     await redis.set(counted_on, str((await redis.info("server"))["run_id"]))

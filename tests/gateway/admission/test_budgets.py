@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from django.db.models import Sum
+from redis import Redis
 
+from billing.budgets.holds import COUNTED_ON, counter_prefix
 from billing.models import UsageRecord
 from billing.pricing.prices import DEMO_RATES
 from billing.wal.records import End
 from gateway.admission.cost_estimate import STEP_TOKENS
+from tenants.ids import TenantId
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import CHARGED_PICO, MOST_NEW_TOKENS, body, budgeted, held_pico
 from tests.gateway.fixtures.scripted_app import USAGE, after, chunk, delta, events, stream, streaming
@@ -93,6 +98,47 @@ async def test_a_stream_pays_as_it_goes_and_ends_with_an_error_when_nothing_is_l
     assert row.amount_pico is not None
     assert books.left() == limit_pico - row.amount_pico > 0
     assert books.holds() == {}
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_a_stream_waits_while_its_budget_is_counted_again_and_then_goes_on(gateway: Gateway) -> None:
+    """As after a failover of Redis: gateways take nothing from counters that were counted on another server."""
+    books = await budgeted(gateway, 10**12)
+    await books.keep()
+    failed_over = asyncio.Event()
+    said = events([delta(f"{number},") for number in range(700)])
+
+    async def say(request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"".join(said[:10]))
+        await failed_over.wait()
+        await response.write(b"".join(said[10:]))
+        await response.write_eof()
+        return response
+
+    gateway.let_all_say(say)
+    exchange = gateway.exchange(body(stream=True, max_tokens=700))
+    sent = asyncio.ensure_future(exchange.run())
+    await until(lambda: exchange.body.count(b'"content"') == 10)
+    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        redis.set(counter_prefix(TenantId(books.budget.tenant_id)) + COUNTED_ON, "the former primary")
+
+        def scripts() -> int:
+            return int(redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+        before = scripts()
+        failed_over.set()
+        await until(lambda: sent.done() or scripts() >= before + 4)
+    assert not sent.done(), exchange.body[-300:]
+    assert exchange.body.count(b'"content"') <= STEP_TOKENS, "no token is sent that no budget covers"
+    await books.keep()
+    await sent
+    assert (exchange.body.count(b'"content"'), exchange.events[-1]) == (700, b"data: [DONE]")
+    await books.keep()
+    row = await in_database(UsageRecord.objects.get)
+    assert row.amount_pico is not None
+    assert (books.holds(), books.left()) == ({}, 10**12 - row.amount_pico)
 
 
 def counted(written: int) -> dict[str, Any]:
