@@ -224,8 +224,9 @@ class EngineSettings(_Settings):
     slots: str = Field(
         default="auto",
         description="Slots for engines on this node. `auto`: one per GPU; on a CPU one for each replica and "
-        "placeholder that the last start asked for, 3 on a machine that never did. A number: that many shares of the "
-        "CPU. `fake:N`: N simulated devices, for tests.",
+        "placeholder that the last start asked for, 3 on a machine that never did. UUIDs, comma separated, as "
+        "`GPU-8f3a…`: these GPUs alone, where others of the machine are for something else. A number: that many shares "
+        "of the CPU. `fake:N`: N simulated devices, for tests.",
     )
     engine_venv: Folder = Field(
         default=DEFAULT_FOLDER,

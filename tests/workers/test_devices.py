@@ -13,6 +13,7 @@ import pytest
 from workers.devices import nvml
 from workers.devices.bounded import BoundedDevices
 from workers.devices.choice import provider_for
+from workers.devices.chosen import Chosen
 from workers.devices.cpu import CpuShares
 from workers.devices.errors import BadSlots, DevicesUnreadable
 from workers.devices.fake import FakeDevices
@@ -36,10 +37,22 @@ def test_auto_gives_gpus_where_there_are_some_and_otherwise_shares_of_the_cpu(tm
         assert all(device.uuid.startswith("GPU-") and device.memory_bytes for device in found.devices())
 
 
-@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "fake:", "fake:0", "fake:x", "GPU-1", "²"])
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "fake:", "fake:0", "fake:x", "GPU", "²"])
 def test_anything_else_is_refused_with_what_is_allowed(text: str, tmp_path: Path) -> None:
-    with pytest.raises(BadSlots, match="expected auto, a number of CPU shares, or fake:N"):
+    with pytest.raises(BadSlots, match="expected auto, UUIDs of GPUs, a number of CPU shares, or fake:N"):
         provider_for(text, 1, tmp_path)
+
+
+def test_uuids_of_no_gpu_of_this_machine_are_refused_with_those_it_has(tmp_path: Path) -> None:
+    with pytest.raises(BadSlots, match=r"'GPU-1,GPU-2': expected a GPU of this machine, which has (GPU-|no GPU)"):
+        provider_for("GPU-1,GPU-2", 1, tmp_path)
+
+
+def test_of_a_nodes_devices_only_the_chosen_ones_are_offered(tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text(json.dumps({"fake-2": {"wedged": "held", "reading": {"xid_errors": 1}}}))
+    chosen = Chosen(FakeDevices(3, tmp_path / "faults"), frozenset({"fake-2", "fake-9"}))
+    assert [(device.uuid, device.index) for device in chosen.devices()] == [("fake-2", 2)]
+    assert (chosen.in_use("fake-2"), chosen.reading("fake-2").xid_errors) == ("held", 1)
 
 
 def test_a_fault_is_shown_on_its_device_alone(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ class DeviceError(Exception):
 class BadSlots(DeviceError):
     """``value`` is the value of HEARTH_SLOTS."""
 
-    def __init__(self, value: str) -> None:
-        super().__init__(f"HEARTH_SLOTS={value!r}: expected auto, a number of CPU shares, or fake:N with N at least 1")
+    def __init__(self, value: str, expected: str = "") -> None:
+        allowed = expected or "auto, UUIDs of GPUs, a number of CPU shares, or fake:N with N at least 1"
+        super().__init__(f"HEARTH_SLOTS={value!r}: expected {allowed}")
         self.value = value
 
 
