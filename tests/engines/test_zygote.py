@@ -14,7 +14,7 @@ from tests.engines.reference_hashes import chain
 from tests.engines.replica import API_KEY, BLOCK_TOKENS, Client, Replica
 from tests.engines.zygotes import Waiting, waiting
 from workers import processes
-from workers.engines import environment
+from workers.engines import environment, start_parts
 from workers.processes import ProcessIdentity
 
 SIMULATED_ARGUMENTS = ("--decode-tokens-per-second", "400")
@@ -106,6 +106,7 @@ def test_its_log_is_the_replicas_own(replica: Replica) -> None:
     written = {Path(f"/proc/{replica.process.pid}/fd/{number}").readlink() for number in (1, 2)}
     assert written == {replica.spec.log_path}
     assert replica.spec.log_path.stat().st_mode & 0o777 == 0o600
+    assert start_parts.parts(replica.spec.log_path.read_text(errors="replace")).load_seconds is not None
     assert replica.spec.log_path.stat().st_size > 0, "an engine writes how long it loaded"
 
 
