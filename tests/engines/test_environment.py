@@ -106,6 +106,16 @@ def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         environment.install(lambda line: None, tmp_path, [tmp_path / "missing.lock"])
 
 
+@pytest.mark.long
+def test_a_lock_may_be_named_from_the_folder_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.lock").write_text("# nothing\n")
+    with pytest.raises(EngineUnavailable, match="vLLM is installed but does not import"):
+        environment.install(lambda line: None, tmp_path, [Path("own.lock")])
+
+
 @ON_CPU
 def test_the_gpu_build_does_not_count_on_a_cpu(tmp_path: Path) -> None:
     assert environment.status(installed(tmp_path, kind="vllm")) is None

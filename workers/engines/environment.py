@@ -221,7 +221,8 @@ class _Lock:
     def of(cls, files: tuple[Path, ...]) -> "_Lock":
         """Read the files. Raises EngineUnavailable if one cannot be read."""
         try:
-            return cls(files, lock_hash(files), _environment_digest(files))
+            found = tuple(each.absolute() for each in files)  # pip runs in another folder
+            return cls(found, lock_hash(found), _environment_digest(found))
         except OSError as error:
             raise EngineUnavailable(f"{error.filename} cannot be read: {error.strerror}", "give a lock file") from error
 
