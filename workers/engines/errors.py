@@ -4,6 +4,7 @@ EngineError
 ├── EngineUnavailable   this machine cannot run that engine; with a remedy
 ├── NoAuthority         the secrets of this machine lack the authority, so it cannot connect to engines over TLS
 ├── TrialFailed         an engine that a check or a benchmark started did not do what it should
+│   └── OutOfTime       the check's own time was over first, so nothing is known of the engine
 ├── UnknownEngine       no driver has that name
 ├── UnknownEngineKey    the secrets of this machine lack the key that an engine's token is derived from
 └── ZygoteError         a zygote did not answer: it has ended, still imports, hangs, or is not a zygote
@@ -40,6 +41,13 @@ class TrialFailed(EngineError):
         super().__init__(f"{problem}\n{log}" if log else problem)
         self.problem = problem
         self.log = log
+
+
+class OutOfTime(TrialFailed):
+    """The time was over before ``what``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the time for all checks (--minutes) was over before {what}")
 
 
 class UnknownEngine(EngineError):

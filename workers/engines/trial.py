@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import socket
 import time
@@ -19,7 +20,7 @@ from workers import processes
 from workers.engines import zygote_client
 from workers.engines.choice import driver_for
 from workers.engines.driver import TINY_MODEL, EngineSpec
-from workers.engines.errors import TrialFailed, ZygoteError
+from workers.engines.errors import OutOfTime, TrialFailed, ZygoteError
 from workers.engines.zygote_client import ZygoteStatus
 from workers.processes import ProcessIdentity
 
@@ -60,7 +61,10 @@ class Serving:
 
 
 class Trials:
-    """Starts engines of one kind for one model. Every engine has a number, a port and a log in ``folder``."""
+    """Starts engines of one kind for one model. Every engine has a number, a port and a log in ``folder``.
+
+    Nothing is waited for after ``deadline``, on the monotonic clock: OutOfTime.
+    """
 
     def __init__(
         self,
@@ -70,12 +74,14 @@ class Trials:
         model: str = str(TINY_MODEL),
         engine_args: Sequence[str] = (),
         longest_start_seconds: float = 300.0,
+        deadline: float = math.inf,
     ) -> None:
         self._driver = driver_for(engine)
         self._folder = folder
         self._model = model
         self._engine_args = tuple(engine_args)
         self._longest_start_seconds = longest_start_seconds
+        self._deadline = deadline
         self._started = 0
 
     @contextmanager
@@ -137,17 +143,18 @@ class Trials:
 
     def _first_token(self, spec: EngineSpec, process: ProcessIdentity) -> float:
         """Return when the engine's first token arrived, on the monotonic clock."""
-        deadline = time.monotonic() + self._longest_start_seconds
+        deadline = min(time.monotonic() + self._longest_start_seconds, self._deadline)
         while time.monotonic() < deadline and processes.is_running(process):
             with suppress(OSError, http.client.HTTPException):
                 for chunk in ask(spec, max_tokens=1):
                     if chunk["choices"]:
                         return time.monotonic()
             time.sleep(POLL_SECONDS)
+        self._raise_if_out_of_time(process)
         raise TrialFailed("An engine did not start.", _end_of(spec.log_path))
 
     def _first_answer(self, process: ProcessIdentity, socket_path: Path, log_path: Path) -> ZygoteStatus:
-        deadline = time.monotonic() + self._longest_start_seconds
+        deadline = min(time.monotonic() + self._longest_start_seconds, self._deadline)
         while time.monotonic() < deadline and processes.is_running(process):
             with suppress(ZygoteError):
                 status = zygote_client.ping(socket_path, 10)
@@ -155,7 +162,12 @@ class Trials:
                     raise TrialFailed(f"A zygote may not be promoted: {status.reason}.")
                 return status
             time.sleep(0.05)
+        self._raise_if_out_of_time(process)
         raise TrialFailed("A zygote did not become warm.", _end_of(log_path))
+
+    def _raise_if_out_of_time(self, process: ProcessIdentity) -> None:
+        if time.monotonic() >= self._deadline and processes.is_running(process):
+            raise OutOfTime("an engine had started")
 
 
 def end(process: ProcessIdentity) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from workers.devices.fake import FakeDevices
 from workers.devices.provider import Device, DeviceProvider
 from workers.engines.trial import Trials
 from workers.gpu_check.findings import Failed, Untried
+from workers.gpu_check.throwaway_instance import ThrowawayInstance
 from workers.processes import ProcessIdentity
 
 Kind = Literal["GPU", "fake device", "share of a CPU"]
@@ -38,6 +40,10 @@ class Bench:
     python: Path | None
     #: Starts engines; None where none is installed.
     trials: Trials | None
+    #: For checks of what an agent does; None: they are not made.
+    instance: ThrowawayInstance | None = None
+    #: By the monotonic clock: no check begins after it.
+    deadline: float = math.inf
     #: Memory that a process holds on a GPU, to see it freed.
     hold_bytes: int = 2**30
     free: list[Device] = field(default_factory=list)
@@ -104,6 +110,12 @@ class Bench:
         if self.trials is None:
             raise Untried("no engine to start; `hearth engine install` installs vLLM")
         return self.trials
+
+    def throwaway(self) -> ThrowawayInstance:
+        """Return the instance that the checks of an agent share. Raises Untried."""
+        if self.instance is None:
+            raise Untried("no instance may be started")
+        return self.instance
 
     def interpreter(self) -> Path:
         """Return an interpreter with PyTorch. Raises Untried."""

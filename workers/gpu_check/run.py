@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from workers.devices.errors import DevicesUnreadable
-from workers.engines.errors import EngineUnavailable, TrialFailed
+from workers.engines.errors import EngineUnavailable, OutOfTime, TrialFailed
 from workers.gpu_check import device_checks, engine_checks, fleet_checks
 from workers.gpu_check.bench import Bench
 from workers.gpu_check.device_checks import Passed
@@ -27,15 +27,19 @@ CHECKS: dict[str, Callable[[Bench], Passed]] = {
     "eviction": engine_checks.eviction,
     "tensor parallel 2": engine_checks.tensor_parallel,
     "cached tokens": engine_checks.cached_tokens,
-    "lease and eviction by an agent": fleet_checks.lease,
+    "lease by an agent": fleet_checks.lease,
     "rollout": fleet_checks.rollout,
+    "eviction by an agent": fleet_checks.eviction,
 }
 
 
 def run(bench: Bench) -> Iterator[Finding]:
     """Yield what each check finds, as soon as it has."""
     for name, check in CHECKS.items():
-        yield _made(name, check, bench)
+        if time.monotonic() > bench.deadline:
+            yield Finding(check=name, verdict="untried", text=str(OutOfTime("it began")))
+        else:
+            yield made(name, check, bench)
 
 
 def write(path: Path, bench: Bench, engine: str, findings: Sequence[Finding]) -> None:
@@ -50,10 +54,11 @@ def write(path: Path, bench: Bench, engine: str, findings: Sequence[Finding]) ->
     path.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _made(name: str, check: Callable[[Bench], Passed], bench: Bench) -> Finding:
+def made(name: str, check: Callable[[Bench], Passed], bench: Bench) -> Finding:
+    """Make one check and return what it found, whatever happens."""
     try:
         text, figures = check(bench)
-    except (Untried, EngineUnavailable) as reason:
+    except (Untried, EngineUnavailable, OutOfTime) as reason:
         return Finding(check=name, verdict="untried", text=str(reason))
     except Failed as failure:
         return Finding(check=name, verdict="fail", text=str(failure), figures=failure.figures)

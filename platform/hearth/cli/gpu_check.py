@@ -6,10 +6,11 @@ import shlex
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -25,6 +26,7 @@ from workers.engines.trial import Trials
 from workers.gpu_check import run, torch_client
 from workers.gpu_check.bench import Bench, Kind
 from workers.gpu_check.findings import Finding
+from workers.gpu_check.throwaway_instance import Served, ThrowawayInstance
 
 REPORT = "gpu-check.json"
 #: Written before the checks where Hearth serves on the machine.
@@ -35,6 +37,9 @@ SERVES = (
 #: A terminal that closes sends the first, a service manager the second. Engines have sessions of their own, which
 #: neither reaches.
 ENDING_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
+HEARTH = (sys.executable, "-m", "hearth.cli")
+#: Of the time for all checks, what the end of the instance may take.
+END_SECONDS = 20.0
 
 
 @click.command(short_help="Try on this machine what Hearth does with GPUs.")
@@ -49,28 +54,37 @@ ENDING_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
 @click.option("--python", type=click.Path(path_type=Path), help="An interpreter with PyTorch. Default: the engine's.")
 @click.option("--hold-gib", type=click.FloatRange(1, 1000), default=1.0, show_default=True, help="To see it freed.")
 @click.option(
+    "--minutes",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    help="Time for all checks. What does not fit is untried; large models need more.",
+)
+@click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {REPORT} in HEARTH_DATA_DIR."
 )
 def gpu_check(
     slots: str,
     engine: str,
-    model: str | None,
-    engine_args: str,
     python: Path | None,
     hold_gib: float,
+    minutes: float,
     report: Path | None,
+    **served_as: Any,
 ) -> None:
     """Try on this machine what Hearth does with GPUs, print pass, fail or untried, and write a report.
 
     Only devices that are free before each check are touched, not those of Hearth's engines and placeholders. Cordon a
     node that serves first (celery -A hearth fleet cordon NODE), so that its agent starts nothing on them meanwhile. It
-    needs no running instance. Without vLLM the checks that need only PyTorch are made (--engine none leaves the others
-    out); without a GPU those that a CPU can make. `--slots fake:2 --engine simulated` tries the check itself. Exit
-    status 1 if a check fails.
+    needs no running instance: for what an agent does it starts one of its own, with servers, ports and a folder that
+    nothing else uses, and ends it afterwards. Without vLLM the checks that need only PyTorch are made (--engine none
+    leaves the others out); without a GPU those that a CPU can make. `--slots fake:2 --engine simulated` tries the
+    check itself. Exit status 1 if a check fails.
     """
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _end)
+    deadline = time.monotonic() + minutes * 60 - END_SECONDS
     data_dir = settings.read().data_dir
     path = report or data_dir / REPORT
     found: list[Finding] = []
@@ -79,10 +93,14 @@ def gpu_check(
             provider = provider_for(slots, 1, Path(folder))
         except DeviceError as error:
             raise PreflightError(str(error), "") from error
+        served = _served(engine, **served_as)
+        instance = ThrowawayInstance(command=HEARTH, served=served, deadline=deadline)
         bench = Bench(
             provider=provider,
             python=python or torch_client.find_python(),
-            trials=_trials(engine, Path(folder), model, engine_args),
+            trials=_trials(served, Path(folder), deadline),
+            instance=instance,
+            deadline=deadline,
             hold_bytes=int(hold_gib * 2**30),
             claim_on=partial(device_claims.claim_on, data_dir=data_dir),
         )
@@ -90,10 +108,11 @@ def gpu_check(
         _begin(path, bench, version)
         if device_claims.hearth_runs(data_dir):
             click.echo(SERVES, err=True)
-        for finding in run.run(bench):
-            found.append(finding)
-            run.write(path, bench, version, found)
-            print(f"{finding.verdict:<8} {finding.check}: {finding.text}.", flush=True)
+        with instance:
+            for finding in run.run(bench):
+                found.append(finding)
+                run.write(path, bench, version, found)
+                print(f"{finding.verdict:<8} {finding.check}: {finding.text}.", flush=True)
     counts = Counter(finding.verdict for finding in found)
     print(f"Each device is a {bench.kind}; {', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}.")
     print(f"The report is {path}.")
@@ -101,17 +120,29 @@ def gpu_check(
         sys.exit(1)
 
 
-def _trials(engine: str, folder: Path, model: str | None, engine_args: str) -> Trials | None:
-    """Return what starts engines, None without one to start."""
-    installed = engine == "simulated" or (engine == "vllm" and environment.default() is not None)
-    if not installed:
-        return None
+def _served(engine: str, model: str | None, engine_args: str) -> Served:
+    """Return what engines serve. Raises BadParameter."""
     try:
-        arguments = shlex.split(engine_args)
+        arguments = tuple(shlex.split(engine_args))
     except ValueError as error:
         raise click.BadParameter(f"{error} in {engine_args!r}.", param_hint="--engine-args") from error
     longest = 1800.0 if engine == "vllm" else 60.0
-    return Trials(engine, folder, model=model or str(TINY_MODEL), engine_args=arguments, longest_start_seconds=longest)
+    return Served(engine=engine, model=model or "", engine_args=arguments, longest_start_seconds=longest)
+
+
+def _trials(served: Served, folder: Path, deadline: float) -> Trials | None:
+    """Return what starts engines, None without one to start."""
+    installed = served.engine == "simulated" or (served.engine == "vllm" and environment.default() is not None)
+    if not installed:
+        return None
+    return Trials(
+        served.engine,
+        folder,
+        model=served.model or str(TINY_MODEL),
+        engine_args=served.engine_args,
+        longest_start_seconds=served.longest_start_seconds,
+        deadline=deadline,
+    )
 
 
 def _version(engine: str, kind: Kind) -> str:

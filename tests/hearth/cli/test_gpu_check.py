@@ -136,4 +136,4 @@ def _engines(mark: str) -> list[ProcessIdentity]:
 def test_slots_that_are_none_are_refused() -> None:
     done = _gpu_check("--slots", "many")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "expected auto, a number of CPU shares, or fake:N" in done.stderr
+    assert "expected auto, UUIDs of GPUs, a number of CPU shares, or fake:N" in done.stderr

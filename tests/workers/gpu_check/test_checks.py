@@ -22,7 +22,7 @@ from workers.gpu_check.bench import Bench
 from workers.gpu_check.findings import Failed, Finding, Untried
 
 HOLD_BYTES = 2**20
-NEEDS_A_FLEET = ["lease and eviction by an agent", "rollout"]
+NEEDS_AN_AGENT = ["lease by an agent", "rollout", "eviction by an agent"]
 
 
 def _found(
@@ -68,8 +68,9 @@ def test_every_check_of_engines_passes_on_fake_devices(tmp_path: Path) -> None:
         "eviction": "pass",
         "tensor parallel 2": "untried",
         "cached tokens": "pass",
-        "lease and eviction by an agent": "untried",
+        "lease by an agent": "untried",
         "rollout": "untried",
+        "eviction by an agent": "untried",
     }
     assert "no model is divided among fake devices; first token after" in found["tensor parallel 2"].text
     figures = found["cached tokens"].figures
@@ -88,7 +89,7 @@ def test_pytorch_is_tried_on_a_fake_device_but_for_the_gpu_that_it_would_open(tm
 def test_on_a_cpu_what_needs_a_gpu_is_untried(tmp_path: Path) -> None:
     found = _found(CpuShares(1), tmp_path)
     untried = [name for name, finding in found.items() if finding.verdict == "untried"]
-    assert untried == ["devices", "memory is freed", "PyTorch zygote", "tensor parallel 2", *NEEDS_A_FLEET]
+    assert untried == ["devices", "memory is freed", "PyTorch zygote", "tensor parallel 2", *NEEDS_AN_AGENT]
     assert not [finding for finding in found.values() if finding.verdict == "fail"]
 
 
@@ -132,6 +133,17 @@ def test_a_device_that_somebody_claims_is_left_alone(tmp_path: Path) -> None:
     found = {finding.check: finding for finding in run.run(bench)}
     assert found["free devices"].text == "1 free, left alone: fake-0 (process 4711 has it)"
     assert [device.uuid for device in bench.free] == ["fake-1"]
+
+
+def test_no_check_begins_when_the_time_is_over_and_no_engine_is_waited_for(tmp_path: Path) -> None:
+    late = ("--startup-seconds", "60")
+    began = time.monotonic()
+    trials = Trials("simulated", tmp_path, engine_args=late, deadline=began + 0.5)
+    bench = Bench(provider=_fakes(tmp_path, 1), python=None, trials=trials, deadline=began + 0.5)
+    found = {finding.check: finding for finding in run.run(bench)}
+    over = "the time for all checks (--minutes) was over before"
+    assert (found["cold start"].verdict, found["cold start"].text) == ("untried", f"{over} an engine had started")
+    assert (found["eviction"].verdict, found["eviction"].text) == ("untried", f"{over} it began")
 
 
 def test_another_process_on_another_device_is_not_the_engines_fault(tmp_path: Path) -> None:
