@@ -146,6 +146,7 @@ class UsageRecord(models.Model):
     finish_reason = models.CharField(max_length=32, blank=True, default="", db_default="")
     #: Of a stream: the mean time per token after the first.
     tpot_ms = models.FloatField(null=True)
+    traced = models.BooleanField(default=False, db_default=False)
     routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
     #: The engine process of the replica; 0: none, or a row of an earlier release.
     replica_generation = models.PositiveIntegerField(default=0, db_default=0)

@@ -110,6 +110,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Shown(doc="Time per output token of a stream, after the first. null: not a stream of two tokens or more."),
     ] = None
+    traced: Annotated[
+        bool, Shown(doc="It was traced, if the operator traces requests: the trace's id is this id without hyphens.")
+    ] = False
     replica_generation: Annotated[int, Shown(in_api=False, in_csv=False)] = 0
     sequences: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
     prompt_copies: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
@@ -252,6 +255,7 @@ def finished(start: Start, end: End) -> UsageRow:
         routing_split=_text("routing_split", end.routing_split),
         finish_reason=_text("finish_reason", end.finish_reason),
         tpot_ms=_tpot_ms(start, end),
+        traced=end.traced,
         replica_generation=start.replica_generation if end.replica_id is not None else 0,
         sequences=min(start.sequences, _MOST_SEQUENCES),
         prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),

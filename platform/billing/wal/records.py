@@ -108,6 +108,8 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     routing_split: str = ""
     #: Why the engine's response ended, in OpenAI's words; empty if it did not, or no engine wrote it.
     finish_reason: str = ""
+    #: Its spans were sent, in a trace with its id.
+    traced: bool = False
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

@@ -390,6 +390,7 @@ class Meter:
             queue_ms=self._timeline.queue_seconds * 1000,
             routing_split=self._split if source != "cache" else "",
             finish_reason=self.finish_reason if state == "complete" else "",
+            traced=self._timeline.trace is not None,
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

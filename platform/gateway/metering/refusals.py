@@ -165,6 +165,7 @@ def _refusal(caller: Caller, timeline: RequestTimeline, error: GatewayError) -> 
         error_message=error.message[:MESSAGE_CHARACTERS],
         refusals=1,
         queue_ms=timeline.queue_seconds * 1000,
+        traced=timeline.trace is not None,
     )
     return start, end
 

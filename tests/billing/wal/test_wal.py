@@ -67,7 +67,7 @@ def test_an_end_of_an_earlier_release_is_read() -> None:
     fields = msgspec.msgpack.decode(encode(ended))
     later = (
         *("predicted_cached_tokens", "nearest_warm_tokens", "diverged_message", "queue_ms"),
-        *("routing_split", "finish_reason"),
+        *("routing_split", "finish_reason", "traced"),
     )
     assert End.__struct_fields__[-len(later) :] == later
     assert decode(msgspec.msgpack.encode(fields[: -len(later)])) == ended

@@ -62,6 +62,7 @@ async def test_a_request_is_one_span_with_a_child_for_each_stage(gateway: Gatewa
     assert names(stages) == ["authenticate and parse", "admission", "coalescing", f"chat {MODEL}"]
     assert {each.parent_id for each in stages} == {root.span_id}
     (end,) = gateway.ends()
+    assert end.traced
     (engine,) = [each for each in gateway.engines if each.bodies]
     world = gateway.world
     assert root.attributes == {
@@ -326,6 +327,7 @@ async def test_a_share_of_the_requests_is_traced_and_the_others_carry_nothing(
         if UUID(each.answer_headers["x-request-id"]).int % (1 << 32) < 1 << 31
     }
     assert {each.trace_id for each in receiver.received} == traced == chosen
+    assert {each.request_id.hex for each in gateway.ends() if each.traced} == traced
 
 
 async def test_a_receiver_that_does_not_answer_costs_traces_and_no_request(

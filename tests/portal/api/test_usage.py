@@ -125,6 +125,7 @@ def test_requests_are_listed_newest_first_and_filtered(
     fixtures.store([cut])
     (row,) = as_acme.get("/api/v1/usage?finish=length").json()["data"]
     assert (row["id"], row["finish_reason"], row["tpot_ms"]) == (str(cut.id), "length", 11.25)
+    assert row["traced"] is False
     assert as_globex.get("/api/v1/usage?finish=length").json()["data"] == []
     errors = as_acme.get("/api/v1/usage?errors=true").json()["data"]
     assert [row["state"] for row in errors] == ["engine_error"]

@@ -86,6 +86,15 @@ def test_a_request_is_found_by_its_id_or_by_its_clients(used: World, signed_in: 
     assert listed(signed_in(used.operator).get(f"/portal/requests/?id={found}").content.decode()) == 1
 
 
+def test_a_traced_request_s_page_names_its_trace(used: World, signed_in: SignIn, now: datetime) -> None:
+    browser = signed_in(used.acme.owner)
+    traced = replace(fixtures.answered(used, used.acme, now, 6), traced=True)
+    fixtures.store([traced])
+    page = browser.get(f"{REQUESTS}{traced.id}/").content.decode()
+    assert f'data-testid="trace">{traced.id.hex}<' in page
+    assert 'data-testid="trace"' not in browser.get(f"{REQUESTS}{fixtures.request_id(now, 1)}/").content.decode()
+
+
 def test_a_request_of_a_tenant_that_is_gone_is_listed_by_the_tenants_id(
     used: World, signed_in: SignIn, now: datetime
 ) -> None:
