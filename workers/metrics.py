@@ -154,6 +154,12 @@ class FleetCollector(Collector):
             return
         yield _gauge("hearth_replicas", "Replicas by state.", ("deployment", "state"), counts.replicas)
         yield _gauge("hearth_desired_replicas", "Replicas wanted.", ("deployment",), counts.desired)
+        yield _gauge(
+            "hearth_target_tokens",
+            "Tokens in flight that one replica should have; origin: set, learned or default.",
+            ("deployment", "pool", "origin"),
+            counts.targets,
+        )
         yield _gauge("hearth_slots", "Slots by holder.", ("pool", "state"), counts.slots)
         yield _gauge("hearth_placeholders", "Placeholders.", ("pool", "level", "state"), counts.placeholders)
         yield _gauge(

@@ -17,19 +17,20 @@ from django.db.models import Prefetch, Q
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
 from workers.engines.driver import named_version
-from workers.fleet import engine_versions, history, rollout_status, weights
+from workers.fleet import engine_versions, history, load_targets, rollout_status, weights
 from workers.fleet.history import Decision
+from workers.fleet.load_targets import TargetStatus
 from workers.fleet.placeholders import PlaceholderStatus, placeholder_rows, placeholder_status
 from workers.fleet.pool_status import NodeStatus, PoolStatus, pool_statuses
 from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows, replica_status
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
-from workers.scheduler import pool_requirements, scaling_signals
-from workers.scheduler.pool_requirements import PoolRequirements
+from workers.scheduler import scaling_signals
 from workers.scheduler.scaling_signals import Objectives
-from workers.serving import gateway_load, start_times
+from workers.serving import gateway_load, pool_requirements, start_times
 from workers.serving.gateway_load import DeploymentLoad
+from workers.serving.pool_requirements import PoolRequirements
 from workers.serving.start_times import UNKNOWN, StartSummary, Summaries
 
 #: Transitions read of each replica, and decisions of all deployments.
@@ -51,7 +52,10 @@ class DeploymentStatus:
     minimum: int
     maximum: int
     slots_per_replica: int
+    #: In its first pool, and whether it is learned; ``targets`` are those of all pools in their order.
     target_tokens_per_replica: int
+    learns_target: bool
+    targets: tuple[TargetStatus, ...]
     scale_up_delay_seconds: float
     scale_down_delay_seconds: float
     routing: RoutingPolicy
@@ -115,9 +119,17 @@ class DeploymentStatus:
     @property
     def load_share(self) -> float | None:
         """Return the tokens in flight and queued as a share of the ready replicas' target; None if none is ready."""
-        if not self.ready:
-            return None
-        return (self.load.in_flight_tokens + self.load.queued_tokens) / (self.ready * self.target_tokens_per_replica)
+        return load_targets.share(self.load, self.targets)
+
+    @property
+    def target_reasons(self) -> str:
+        """Return what the learned targets were learned from, by pool."""
+        return "; ".join(f"{each.pool}: {each.reason}" for each in self.targets if each.reason)
+
+    @property
+    def target_words(self) -> str:
+        """Return the targets of its pools as lists show them: ``700 learned``, or ``700 to 9,000 learned``."""
+        return load_targets.words(self.targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +261,7 @@ def _deployments(
     pools: Sequence[PoolStatus],
 ) -> Iterable[DeploymentStatus]:
     demand, fetched, rollouts = gateway_load.demand(), weights.by_revision(), rollout_status.by_deployment()
+    targets = load_targets.by_deployment(rows, replicas, pools)
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
         by_name[replica.deployment].append(replica)
@@ -264,7 +277,9 @@ def _deployments(
             minimum=row.min_replicas,
             maximum=row.max_replicas,
             slots_per_replica=row.slots_per_replica,
-            target_tokens_per_replica=row.target_tokens_per_replica,
+            target_tokens_per_replica=next((each.tokens for each in targets[row.id]), row.target_tokens_per_replica),
+            learns_target=row.learns_target,
+            targets=targets[row.id],
             scale_up_delay_seconds=row.scale_up_delay_seconds,
             scale_down_delay_seconds=row.scale_down_delay_seconds,
             routing=routing_policy.read(row.routing).policy,

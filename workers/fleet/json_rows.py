@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from workers.fleet.certificate_status import CertificateStatus
 from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
@@ -186,10 +188,24 @@ def deployments(fleet: Fleet) -> list[Row]:
             "left_out": list(deployment.left_out),
             "hour_usd": dollars(deployment.hour_pico),
             "target_tokens_per_replica": deployment.target_tokens_per_replica,
+            "target": deployment.target_words,
             "routing": str(deployment.routing),
             "rollout": deployment.rollout.words if deployment.rollout else "",
         }
         for deployment in fleet.deployments
+    ]
+
+
+def targets(fleet: Fleet) -> list[Row]:
+    """Return what one replica should have in flight, by deployment and pool, and what that was learned from."""
+    return [
+        {
+            "deployment": deployment.name,
+            **{name: getattr(each, name) for name in ("pool", "tokens", "origin", "reason", "measured_at")},
+            "points": msgspec.to_builtins(each.points),
+        }
+        for deployment in fleet.deployments
+        for each in deployment.targets
     ]
 
 

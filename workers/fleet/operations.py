@@ -23,19 +23,12 @@ from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
 from workers.fleet import deployments, inventory, lookup, pools, rollouts
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import (
-    placeholder_pools,
-    pool_requirements,
-    promotion,
-    reconciler,
-    scaling_signals,
-    slot_leases,
-    weights,
-)
-from workers.scheduler.pool_requirements import PoolRequirements
+from workers.models.deployments import DEFAULT_TARGET_TOKENS
+from workers.scheduler import placeholder_pools, reconciler, scaling_signals, slot_leases, weights
 from workers.scheduler.scaling_signals import Objectives
-from workers.serving import endpoints
+from workers.serving import endpoints, pool_requirements, promotion
 from workers.serving import rollout_policy as policies
+from workers.serving.pool_requirements import PoolRequirements
 
 #: Most placeholders that a pool can keep on each node.
 MAX_PLACEHOLDERS = 64
@@ -59,9 +52,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingTarget:
-    """The target load of one replica, and how long the load must ask for a change before scaling acts."""
+    """The target load of one replica, and how long the load must ask for a change before scaling acts.
 
-    target_tokens_per_replica: int
+    ``target_tokens_per_replica``: None lets it be learned.
+    """
+
+    target_tokens_per_replica: int | None
     scale_up_delay_seconds: float
     scale_down_delay_seconds: float
 
@@ -87,21 +83,32 @@ def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
     """Set the target load. Raises NotFound; BadCount for tokens or delays out of range."""
     reconciler.lock(wait=True)
     row = lookup.deployment(deployment)
-    after = asdict(target)
-    if not 1 <= target.target_tokens_per_replica <= MAX_TARGET_TOKENS:
-        raise BadCount(target.target_tokens_per_replica, f"1 to {MAX_TARGET_TOKENS}", "tokens per replica")
+    tokens = target.target_tokens_per_replica
+    if tokens is not None and not 1 <= tokens <= MAX_TARGET_TOKENS:
+        raise BadCount(tokens, f"1 to {MAX_TARGET_TOKENS}", "tokens per replica")
     for delay in (target.scale_up_delay_seconds, target.scale_down_delay_seconds):
         if not 0 <= delay <= MAX_DELAY_SECONDS:  # refuses NaN too
             raise BadCount(delay, f"0 to {MAX_DELAY_SECONDS}", "seconds of delay")
-    before = {name: getattr(row, name) for name in after}
+    before = asdict(target_of(row))
+    after = asdict(target)
     if before != after:
-        Deployment.objects.filter(id=row.id).update(**after)
+        learned = {"target_tokens_per_replica": tokens or DEFAULT_TARGET_TOKENS, "learns_target": tokens is None}
+        Deployment.objects.filter(id=row.id).update(**after | learned)
         audit.record(actor, "deployment.target_set", ("deployment", row.id), before=before, after=after)
     return Effect(
         target=f"deployment {row.name}",
         changed=before != after,
-        now=f"targets {target.target_tokens_per_replica} tokens per replica, "
+        now=f"targets {tokens or 'a learned number of'} tokens per replica, "
         f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
+    )
+
+
+def target_of(row: Deployment) -> ScalingTarget:
+    """Return what is set of a deployment's target."""
+    return ScalingTarget(
+        target_tokens_per_replica=None if row.learns_target else row.target_tokens_per_replica,
+        scale_up_delay_seconds=row.scale_up_delay_seconds,
+        scale_down_delay_seconds=row.scale_down_delay_seconds,
     )
 
 

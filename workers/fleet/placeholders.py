@@ -12,9 +12,8 @@ from django.db.models import DurationField, ExpressionWrapper, F, Model, QuerySe
 from django.db.models.functions import Now
 
 from workers.models import Deployment, Level, Placeholder
-from workers.scheduler import promotion
 from workers.scheduler.placeholder_pools import LEASED_STATES
-from workers.serving import start_times
+from workers.serving import promotion, start_times
 from workers.serving.start_times import Summaries
 
 STATE_AGE = ExpressionWrapper(Now() - F("state_since"), output_field=DurationField())

@@ -17,7 +17,8 @@ from tenants.errors import BadName
 from workers.errors import BadCount, BadValue, Conflict, NotFound, Refused
 from workers.fleet import lookup
 from workers.models import Pool, Slot
-from workers.scheduler import pool_requirements, reconciler
+from workers.scheduler import reconciler
+from workers.serving import pool_requirements
 from workers.sizing import gpus
 
 KINDS = ("gpu", "cpu", "simulated")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tenants.audit import Actor
     from workers.fleet.operations import Effect
 
+#: As a target: let it be learned.
+LEARNED = "auto"
 RANGE = "number of replicas or range like 1-4"
 #: Numbers with more digits are larger than any bound.
 MAX_DIGITS = 12
@@ -126,7 +128,9 @@ def _target(actor: Actor, deployment: str, tokens: str, up_after: str, down_afte
     from workers.fleet import operations
 
     target = operations.ScalingTarget(
-        target_tokens_per_replica=_parse_count(tokens, "number of tokens"),
+        target_tokens_per_replica=None
+        if tokens == LEARNED
+        else _parse_count(tokens, f"number of tokens, or {LEARNED}"),
         scale_up_delay_seconds=_parse_seconds(up_after),
         scale_down_delay_seconds=_parse_seconds(down_after),
     )
@@ -164,9 +168,10 @@ _TABLE = (
     Verb(
         name="target",
         arguments=("deployment", "tokens", "up_after", "down_after"),
-        summary="Set the target load of one replica, in tokens in flight, and the seconds before scaling acts.",
-        effect="Scaling keeps enough replicas for each to have about this many prompt and completion tokens in flight. "
-        "It starts or stops replicas once the load has required that for the given time.",
+        summary="Set the target load of one replica, in tokens in flight or auto, and the seconds before scaling acts.",
+        effect="Scaling keeps enough replicas for each to have about this many prompt and completion tokens in flight; "
+        "auto learns the number from the rates that are measured, for each pool. Replicas start or "
+        "stop once the load has required that for the given time.",
         example="target chat 16384 5 300",
         run=_target,
     ),

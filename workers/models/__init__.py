@@ -10,7 +10,7 @@ from workers.models.nodes import Level, Node, NodeCertificate, NodeToken, Pool, 
 from workers.models.placeholders import Placeholder, SlotLease
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.rollouts import Rollout, RolloutTraffic
-from workers.models.scaling import GatewayLoad, ScaleDecision
+from workers.models.scaling import GatewayLoad, LoadCurve, ScaleDecision
 from workers.models.weights import ModelSecret, Secret, Weights
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "EngineBoot",
     "GatewayLoad",
     "Level",
+    "LoadCurve",
     "ModelSecret",
     "Node",
     "NodeCertificate",

@@ -9,6 +9,9 @@ from catalogue.models import ModelRevision
 from tenants.ids import new_id
 from workers.models.nodes import Node, Pool
 
+#: The target load of a replica that nobody has set and nothing was learned about.
+DEFAULT_TARGET_TOKENS = 16_384
+
 
 class Deployment(models.Model):
     """A revision to keep running, and how many replicas of it."""
@@ -22,8 +25,10 @@ class Deployment(models.Model):
     max_replicas = models.PositiveSmallIntegerField(default=1)
     #: Slots of one node that each replica takes: its tensor-parallel size.
     slots_per_replica = models.PositiveSmallIntegerField(default=1)
-    #: Target load of one replica: prompt and completion tokens in flight.
-    target_tokens_per_replica = models.PositiveIntegerField(default=16_384)
+    #: Target load of one replica: prompt and completion tokens in flight. If ``learns_target``, it counts until one is
+    #: learned, see ``LoadCurve``.
+    target_tokens_per_replica = models.PositiveIntegerField(default=DEFAULT_TARGET_TOKENS)
+    learns_target = models.BooleanField(default=True, db_default=True)
     scale_up_delay_seconds = models.FloatField(default=5.0)
     scale_down_delay_seconds = models.FloatField(default=300.0)
     #: How long a draining replica may take to finish its requests.
@@ -44,7 +49,7 @@ class Deployment(models.Model):
     routing = models.JSONField(null=True, blank=True)
     #: How its replicas are replaced, as ``workers.serving.rollout_policy`` writes it; None for the default.
     rollout = models.JSONField(null=True, blank=True)
-    #: What its pools must have, as ``workers.scheduler.pool_requirements`` writes it; None for nothing.
+    #: What its pools must have, as ``workers.serving.pool_requirements`` writes it; None for nothing.
     requires = models.JSONField(null=True, blank=True)
     #: Signals of its engines that scaling follows, as ``workers.scheduler.scaling_signals`` writes them; None for none.
     objectives = models.JSONField(null=True, blank=True)

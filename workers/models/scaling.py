@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from catalogue.models import ModelRevision
 from tenants.ids import new_id
 from workers.models.deployments import Deployment
 from workers.models.nodes import Pool
@@ -72,3 +73,35 @@ class ScaleDecision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.from_replicas} → {self.to_replicas}"
+
+
+class LoadCurve(models.Model):
+    """How fast replicas of one revision in one pool are at which load, and the target learned from that.
+
+    Reconcile writes it; see ``workers.scheduler.load_curves``.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="curves")
+    revision = models.ForeignKey(ModelRevision, on_delete=models.CASCADE, related_name="curves")
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="curves")
+    #: As ``workers.scheduler.target_learning.Point`` has them, in order of load.
+    points = models.JSONField(default=list, blank=True)
+    #: The window that is being measured; None while there is no load.
+    window = models.JSONField(null=True, blank=True)
+    #: Tokens in flight that one replica should have; None until it was learned.
+    target_tokens = models.PositiveIntegerField(null=True, blank=True)
+    #: What the points say.
+    reason = models.CharField(max_length=500, blank=True, default="")
+    #: When the target moved last, and when the last window ended.
+    moved_at = models.DateTimeField(null=True, blank=True)
+    measured_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("deployment", "revision", "pool"), name="curve_once_per_pool"),
+            models.CheckConstraint(name="curve_has_target", condition=Q(target_tokens=None) | Q(target_tokens__gte=1)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.deployment_id}: {self.target_tokens} tokens"

@@ -17,11 +17,12 @@ from django.db.models import Avg, Count, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
-from workers.scheduler import pool_requirements, scaling_policy, scaling_signals
+from workers.scheduler import load_curves, scaling_policy, scaling_signals
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
 from workers.scheduler.scaling_signals import EngineFacts
-from workers.serving import gateway_load, start_times
+from workers.serving import gateway_load, learned_targets, pool_requirements, start_times
 from workers.serving.gateway_load import DeploymentLoad
+from workers.serving.learned_targets import Targets
 from workers.serving.start_times import Summaries
 
 _State = Replica.State
@@ -57,6 +58,7 @@ class _Fleet:
     demand: Mapping[UUID, DeploymentLoad]
     busy_at: Mapping[UUID, dt.datetime]
     engines: Mapping[UUID, EngineFacts]
+    targets: Targets
     #: Deployments with an open rollout.
     rolling: frozenset[UUID]
 
@@ -99,18 +101,22 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
     warm = Placeholder.objects.filter(
         state=Placeholder.State.WARM, level=Level.H2, node__lease_expires_at__gt=Now(), node__cordoned=False
     )
+    now, demand = _now(), gateway_load.demand()
+    rolling = frozenset(Rollout.objects.filter(finished_at=None).values_list("deployment_id", flat=True))
+    load_curves.renew([row for row in rows if row.id not in rolling], demand, now)
     return _Fleet(
-        now=_now(),
+        now=now,
         links=links,
         replicas=replicas,
         starting=starting,
         open_slots=_open_slots(),
         warm=frozenset(warm.values_list("node__pool_id", "engine").distinct()),
         measured=start_times.summaries({row.revision_id for row in rows}),
-        demand=gateway_load.demand(),
+        demand=demand,
         busy_at=gateway_load.busy_at(),
         engines=_engines({row.id for row in rows if row.objectives}),
-        rolling=frozenset(Rollout.objects.filter(finished_at=None).values_list("deployment_id", flat=True)),
+        targets=learned_targets.read(rows),
+        rolling=rolling,
     )
 
 
@@ -240,6 +246,7 @@ def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFac
         prepared=link.prepared_replicas,
         start_seconds=_start_seconds(row, pool.id, fleet),
         not_needed_since=link.not_needed_since,
+        target_tokens=fleet.targets.get((row.id, pool.id)),
     )
 
 

@@ -13,8 +13,9 @@ from django.db.models.functions import Now
 from catalogue.models import ModelRevision
 from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler import pool_requirements, promotion, slot_leases
+from workers.scheduler import slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
+from workers.serving import pool_requirements, promotion
 
 _State = Placeholder.State
 #: States in which a placeholder has a slot.

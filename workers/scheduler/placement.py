@@ -77,7 +77,7 @@ class DeploymentView:
     desired: int
     pool_ids: tuple[UUID, ...]
     replicas: tuple[ReplicaView, ...]
-    #: Warm zygotes of this class can become its replicas; see ``workers.scheduler.promotion``.
+    #: Warm zygotes of this class can become its replicas; see ``workers.serving.promotion``.
     import_class: str
     #: The version of its engine, as nodes report it. Empty: the first one of each node.
     engine_version: str = ""

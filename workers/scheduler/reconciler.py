@@ -22,16 +22,7 @@ from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import (
-    adapters,
-    autoscaler,
-    failover,
-    placeholder_pools,
-    pool_requirements,
-    promotion,
-    slot_leases,
-    weights,
-)
+from workers.scheduler import adapters, autoscaler, failover, placeholder_pools, slot_leases, weights
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import (
     DeploymentView,
@@ -47,7 +38,7 @@ from workers.scheduler.plan import plan
 from workers.scheduler.rollout import canaries, rollouts
 from workers.scheduler.rollout import steps as rollout_steps
 from workers.scheduler.rollout.rollouts import OpenRollout
-from workers.serving import endpoints
+from workers.serving import endpoints, pool_requirements, promotion
 
 #: Longest pause between two statements of a reconciling transaction. The database then ends the transaction, so a
 #: process that is suspended in one, or whose machine has failed, stops the fleet for no longer than this.

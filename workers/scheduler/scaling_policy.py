@@ -47,6 +47,8 @@ class PoolFacts:
     prepared: int = 0
     start_seconds: float | None = None
     not_needed_since: dt.datetime | None = None
+    #: The target load of a replica that was learned there; None: the deployment's.
+    target_tokens: int | None = None
 
     @property
     def fits(self) -> int:
@@ -167,10 +169,15 @@ def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
     """
     tokens = load.in_flight_tokens + load.queued_tokens
     anything = tokens + load.in_flight_requests + load.queued_requests > 0
-    wanted = max(math.ceil(tokens / facts.target_tokens), int(anything))
+    wanted = max(_for_tokens(facts, tokens), int(anything))
     if anything:
         wanted = max([wanted, *(each.wanted for each in signals(facts.objectives, facts.engines))])
     return max(facts.min_replicas, min(facts.max_replicas, wanted))
+
+
+def target_of(facts: Facts, pool: PoolFacts) -> int:
+    """Return how many tokens in flight a replica in the pool should have."""
+    return facts.target_tokens if pool.target_tokens is None else pool.target_tokens
 
 
 def needed_in_regions(facts: Facts, load: DeploymentLoad) -> dict[UUID, int]:
@@ -182,13 +189,14 @@ def needed_in_regions(facts: Facts, load: DeploymentLoad) -> dict[UUID, int]:
     needed = {pool.id: 0 for pool in facts.pools}
     for names, tokens in sorted(load.regional_tokens.items()):
         regions = split_regions(names)
-        rest = math.ceil(tokens / facts.target_tokens)
+        rest = tokens
         pools = [pool for pool in facts.pools if pool.region in regions]
         starting = any(pool.starting for pool in pools)
         for pool in pools:
-            here = min(rest, pool.replicas if starting else pool.fits)
+            target = target_of(facts, pool)
+            here = min(math.ceil(rest / target), pool.replicas if starting else pool.fits)
             needed[pool.id] = max(needed[pool.id], here)
-            rest -= here
+            rest = max(0, rest - here * target)
     return needed
 
 
@@ -226,11 +234,12 @@ class _Outlook:
 def _outlooks(facts: Facts, load: DeploymentLoad) -> Iterator[_Outlook]:
     tokens = load.in_flight_tokens + load.queued_tokens
     growth = _growth(facts, tokens)
-    fits_before = 0
+    fits_before = capacity_before = 0
     for pool, following in pairwise(facts.pools):
-        capacity = pool.fits * facts.target_tokens
-        here = max(0, tokens - fits_before * facts.target_tokens)
+        capacity = pool.fits * target_of(facts, pool)
+        here = max(0, tokens - capacity_before)
         fits_before += pool.fits
+        capacity_before += capacity
         left = (capacity - here) / growth if growth is not None and growth > 0 and here > 0 else None
         yield _Outlook(
             pool=pool,
@@ -403,25 +412,44 @@ def _decision(
 def _why_up(facts: Facts, load: DeploymentLoad, target: int) -> str:
     starting = sum(pool.starting for pool in facts.pools)
     there = sum(pool.replicas for pool in facts.pools) - starting
-    by_tokens = math.ceil((load.in_flight_tokens + load.queued_tokens) / facts.target_tokens)
+    by_tokens = _for_tokens(facts, load.in_flight_tokens + load.queued_tokens)
     found = signals(facts.objectives, facts.engines)
     strongest = max(found, key=lambda each: each.wanted, default=None)
     if strongest is not None and strongest.wanted > by_tokens:
         return f"{strongest.reason}: {_replicas(target)} wanted for {facts.up_delay_seconds:g} s; {there} exist"
     return (
-        f"{_tokens(load)} want {_replicas(target)} of {facts.target_tokens:,}, for {facts.up_delay_seconds:g} s;"
+        f"{_tokens(load)} want {_replicas(target)} of {_targets(facts)}, for {facts.up_delay_seconds:g} s;"
         f" {there} {'exists' if there == 1 else 'exist'}, {starting} {'starts' if starting == 1 else 'start'}"
     )
 
 
 def _why_wake(facts: Facts, load: DeploymentLoad, target: int) -> str:
     waiting = "1 request waits" if load.queued_requests == 1 else f"{load.queued_requests} requests wait"
-    return f"{waiting} and there is no replica: {_tokens(load)} wake {_replicas(target)} of {facts.target_tokens:,}"
+    return f"{waiting} and there is no replica: {_tokens(load)} wake {_replicas(target)} of {_targets(facts)}"
 
 
 def _why_down(facts: Facts, load: DeploymentLoad, target: int) -> str:
     wanted = "nothing was in flight" if target == 0 else f"no more than {_replicas(target)} were wanted"
-    return f"{wanted} for {facts.down_delay_seconds:g} s; {_tokens(load)} now, {facts.target_tokens:,} to a replica"
+    return f"{wanted} for {facts.down_delay_seconds:g} s; {_tokens(load)} now, {_targets(facts)} to a replica"
+
+
+def _for_tokens(facts: Facts, tokens: int) -> int:
+    """Return how many replicas the tokens fill, in the pools in order; those beyond fill ones of the last."""
+    count, rest, target = 0, tokens, facts.target_tokens
+    for pool in facts.pools:
+        target = target_of(facts, pool)
+        here = min(math.ceil(rest / target), pool.fits)
+        count += here
+        rest -= here * target
+        if rest <= 0:
+            return count
+    return count + math.ceil(rest / target)
+
+
+def _targets(facts: Facts) -> str:
+    """Return the target of a replica as text, from the least to the most where pools have several."""
+    found = sorted({target_of(facts, pool) for pool in facts.pools} or {facts.target_tokens})
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
 def _tokens(load: DeploymentLoad) -> str:

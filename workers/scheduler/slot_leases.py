@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from workers.models import Level, Placeholder, Slot, SlotLease
-from workers.scheduler import promotion
+from workers.serving import promotion
 
 _State = Placeholder.State
 #: How the UUID of a GPU begins.
@@ -44,7 +44,7 @@ class SlotRequest:
 
     replica_id: UUID
     deployment_id: UUID
-    #: Only zygotes of this import class are promoted; see ``workers.scheduler.promotion``.
+    #: Only zygotes of this import class are promoted; see ``workers.serving.promotion``.
     import_class: str
     name: str
     promote: UUID | None = None

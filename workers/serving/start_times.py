@@ -6,9 +6,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from uuid import UUID
 
-from django.db.models import F, Window
+from django.db.models import F, Q, Window
 from django.db.models.functions import RowNumber
 
 from workers.models import Level, StartTime
@@ -61,10 +63,15 @@ Summaries = Mapping[UUID, Sequence[StartSummary]]
 _Start = Sequence[float | None]
 
 
-def summaries(revisions: Collection[UUID]) -> Summaries:
-    """Return the measurements of each revision, coldest level first (one query)."""
+def summaries(revisions: Collection[UUID], left_out: Collection[tuple[UUID, UUID]] = ()) -> Summaries:
+    """Return the measurements of each revision, coldest level first (one query).
+
+    ``left_out``: (revision, pool) of starts that do not count.
+    """
     rank = Window(RowNumber(), partition_by=(F("revision_id"), F("level")), order_by=F("id").desc())
-    rows = StartTime.objects.filter(revision__in=revisions).annotate(rank=rank).filter(rank__lte=NEWEST)
+    elsewhere = [Q(revision=revision, pool=pool) for revision, pool in left_out]
+    counted = StartTime.objects.filter(revision__in=revisions).exclude(reduce(or_, elsewhere, Q(pk=None)))
+    rows = counted.annotate(rank=rank).filter(rank__lte=NEWEST)
     measured: dict[tuple[UUID, str], list[_Start]] = defaultdict(list)
     for revision_id, level, *seconds in rows.values_list("revision_id", "level", "seconds", *_COLUMNS):
         measured[revision_id, level].append(seconds)

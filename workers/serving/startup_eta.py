@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Q
-
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
-from workers.engines.driver import import_class
-from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
-from workers.serving import start_times
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Pool, Replica
+from workers.serving import pool_requirements, promotion, start_times
 from workers.serving.start_times import StartSummary
 
 #: The expected time of a start that was never measured.
@@ -27,8 +24,13 @@ _DEPLOYED = CompiledQuery(
     lambda: (
         Deployment.objects.filter(archived_at=None)
         .order_by("name")
-        .annotate(regions=ArrayAgg("pools__region", distinct=True, filter=~Q(pools=None), default=[]))
-        .values_list("id", "name", "revision__model__name", "revision_id", "max_replicas", "regions")
+        .values_list("id", "name", "revision__model__name", "revision_id", "max_replicas", "requires")
+    )
+)
+#: Each deployment's pools, for their regions.
+_LINKED = CompiledQuery(
+    lambda: DeploymentPool.objects.filter(deployment__archived_at=None).values_list(
+        "deployment_id", "pool__region", "pool__gpu_type", "pool__labels"
     )
 )
 _State = Replica.State
@@ -44,7 +46,7 @@ class Deployed:
     model_name: str
     revision_id: RevisionId
     max_replicas: int
-    #: Those of its pools.
+    #: Those of its pools that have what it requires.
     regions: frozenset[str] = frozenset()
 
     @property
@@ -54,6 +56,9 @@ class Deployed:
 
 def deployed() -> tuple[Deployed, ...]:
     """Return the deployments that are not archived, by name."""
+    pools: dict[UUID, list[Pool]] = defaultdict(list)
+    for deployment_id, region, gpu_type, labels in _LINKED.rows():
+        pools[deployment_id].append(Pool(region=region, gpu_type=gpu_type, labels=_json(labels)))
     return tuple(
         Deployed(
             id=id_,
@@ -61,25 +66,39 @@ def deployed() -> tuple[Deployed, ...]:
             model_name=model_name,
             revision_id=revision_id,
             max_replicas=max_replicas,
-            regions=frozenset(regions),
+            regions=_regions(pools[id_], _json(requires)),
         )
-        for id_, name, model_name, revision_id, max_replicas, regions in _DEPLOYED.rows()
+        for id_, name, model_name, revision_id, max_replicas, requires in _DEPLOYED.rows()
     )
+
+
+def _regions(pools: Sequence[Pool], requires: object) -> frozenset[str]:
+    """Return the regions of those pools that have what a deployment requires."""
+    requirements = pool_requirements.read(requires)
+    return frozenset(pool.region for pool in pools if not pool_requirements.unmet(requirements, pool))
+
+
+def _json(value: object) -> object:
+    """Return a JSON column of a compiled query, which comes as text."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def etas() -> dict[UUID, float]:
     """Return, by deployment, how many seconds its next replica takes from the decision to its first token.
 
-    That is the median of the measured starts of its revision, at the warmth of its next start.
+    That is the median of the measured starts of its revision, at the warmth of its next start. Pools that lack what it
+    requires count for nothing: their placeholders and the starts that were measured there.
     """
     rows = list(Deployment.objects.filter(archived_at=None).select_related("revision"))
+    usable = pool_requirements.usable_links()
+    pools = {row.id: {link.pool_id for link in usable.get(row.id, ())} for row in rows}
     coming = _coming()
     warm = _warm()
-    measured = start_times.summaries({row.revision_id for row in rows})
+    measured = start_times.summaries({row.revision_id for row in rows}, left_out=_left_out(rows))
     return {
         row.id: expected(
             measured.get(row.revision_id, ()),
-            coming.get(row.id) or (Level.H2 if (row.id, _import_class(row)) in warm else Level.COLD),
+            coming.get(row.id) or (Level.H2 if _is_warm(row, pools[row.id], warm) else Level.COLD),
         )
         for row in rows
     }
@@ -97,20 +116,23 @@ def _coming() -> dict[UUID, str]:
     return dict(rows.order_by("id").values_list("deployment_id", "start_level"))
 
 
-def _import_class(row: Deployment) -> str:
-    return import_class(row.revision.engine, row.revision.source, row.revision.engine_args)
-
-
-def _warm() -> set[tuple[UUID, str]]:
-    """Return (deployment, import class) for each deployment with such a warm placeholder in one of its pools."""
-    pools: dict[UUID, list[UUID]] = defaultdict(list)
-    for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
-        pools[pool_id].append(deployment_id)
-    warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
-    revision = "deployment__revision"
-    found = warm.values_list("node__pool_id", "engine", f"{revision}__source", f"{revision}__engine_args").distinct()
+def _left_out(rows: Sequence[Deployment]) -> set[tuple[UUID, UUID]]:
+    """Return (revision, pool) where the pool lacks what the revision's deployment requires."""
+    revisions = {row.id: (row.revision_id, pool_requirements.read(row.requires)) for row in rows if row.requires}
+    links = DeploymentPool.objects.filter(deployment__in=revisions).select_related("pool")
     return {
-        (deployment_id, import_class(engine, source or "", arguments or ()))
-        for pool_id, engine, source, arguments in found
-        for deployment_id in pools[pool_id]
+        (revisions[link.deployment_id][0], link.pool_id)
+        for link in links
+        if pool_requirements.unmet(revisions[link.deployment_id][1], link.pool)
     }
+
+
+def _warm() -> list[Placeholder]:
+    """Return the warm placeholders that may become replicas."""
+    rows = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
+    return list(rows.select_related("node__pool", "deployment__revision"))
+
+
+def _is_warm(row: Deployment, pools: set[UUID], warm: Sequence[Placeholder]) -> bool:
+    """Return whether one of the placeholders can become a replica of the deployment, in one of these pools."""
+    return any(each.node.pool_id in pools and promotion.can_become(each, row) for each in warm)

@@ -50,6 +50,7 @@ LIST_HELP = {
     "replicas": "List replicas, their states, and how they were started.",
     "placeholders": "List placeholders, their warmth, and how soon each can become which model.",
     "deployments": "List deployments: ready and desired replicas, and their range.",
+    "load-targets": "List how many tokens in flight a replica should have, by pool, and what that was learned from.",
     "weights": "List models' files on nodes: what is there, what is being fetched, and what cannot be fetched.",
     "decisions": "List decisions of scaling, with their reasons. Newest first.",
     "events": "List transitions of replicas, with their reasons. Newest first.",

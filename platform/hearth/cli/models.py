@@ -128,6 +128,14 @@ class _ContextTokens(click.ParamType[int]):
     "parser checks them first, and imports vLLM for that, which takes ten seconds or more. A parser for tool calls or "
     "reasoning named here replaces the one of the model's family.",
 )
+@click.option(
+    "--require",
+    "requires",
+    multiple=True,
+    metavar="REQUIREMENT",
+    help="What a pool must have to get its replicas: gpu_types=H100,H200 or labels=NAME:VALUE,…; repeatable. Empty: "
+    "nothing. Default: as before, nothing for a new model.",
+)
 @click.option("--allow-remote-code", is_flag=True, help="Let --trust-remote-code run the model's own Python code.")
 @click.option("--allow-pickle", is_flag=True, help="Load weights that are Python pickles, which can run code.")
 @click.option(
@@ -171,6 +179,7 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
       hearth deploy big --source /models/big --slots-per-replica 8 --pipeline-parallel 2 --kv-dtype fp8
       hearth deploy qwen --context-tokens auto --host-memory-gib 64
       hearth deploy qwen --engine-version 0.33.0
+      hearth deploy qwen --require gpu_types=H100,H200 --require labels=net:ib
       hearth deploy qwen:acme-tone --source /adapters/tone --tenant acme
     """
     with on_database(f"{name} is not deployed"):
@@ -245,9 +254,12 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     from tenants import audit
     from workers.fleet.model_options import OptionChange
     from workers.model_sources.source import ModelSpec, is_tiny
+    from workers.serving import pool_requirements
     from workers.weights import hub_tokens, secrets
 
     given = dict(context.params)
+    words = given.pop("requires")
+    requires = pool_requirements.parse(" ".join(words)) if words else None
     name, replicas, source = (given.pop(each) for each in ("name", "replicas", "source"))
     # Raw arguments are given with the source: without it those that are deployed stay.
     names = [each.name for each in fields(OptionChange) if each.name != "engine_args"]
@@ -262,14 +274,15 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
             if (token := given.pop("hub_token")) is not None:
                 hub_tokens.store(actor, found.revision.model, token)
             return deployment.change_options(
-                actor, found, replicas=replicas, change=change, tenants=tenants, warn=print
+                actor, found, replicas=replicas, change=change, tenants=tenants, requires=requires, warn=print
             ), None
         if not is_tiny(found.revision.source):
             raise click.UsageError(
                 f"{name} serves {found.revision.source}, and what it serves is replaced as a whole: give --source, too."
             )
     spec = ModelSpec(name=name, tenants=tenants, source=source or "", **given)
-    return deployment.deploy(actor, deployment.with_options(spec, found, change), replicas, warn=print), spec
+    wanted = deployment.with_options(spec, found, change)
+    return deployment.deploy(actor, wanted, replicas, requires=requires, warn=print), spec
 
 
 @click.group(short_help="List, rename, share and archive models.")

@@ -21,12 +21,13 @@ from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
-from workers.fleet import deployments, engine_arguments, engine_versions, model_options, rollouts
+from workers.fleet import deployments, engine_arguments, engine_versions, model_options, operations, rollouts
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
 from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
+from workers.serving.pool_requirements import PoolRequirements
 from workers.weights import hub_tokens, secrets
 from workers.weights.folder import folder_digest
 
@@ -34,14 +35,20 @@ log = logging.getLogger(__name__)
 
 
 def deploy(
-    actor: Actor, spec: ModelSpec, replicas: int | None = None, *, warn: Callable[[str], None] = log.warning
+    actor: Actor,
+    spec: ModelSpec,
+    replicas: int | None = None,
+    *,
+    requires: PoolRequirements | None = None,
+    warn: Callable[[str], None] = log.warning,
 ) -> Deployment:
     """Deploy a model of the platform on this node's pool, or change its revision and its number of replicas.
 
-    ``replicas`` None leaves them, and is 1 for a new model. An archived model is restored. Idempotent. Name, source,
+    ``replicas`` None leaves them, and is 1 for a new model; ``requires`` None leaves what its pools must have. An
+    archived model is restored. Idempotent. Name, source,
     size and the engine's arguments are checked before anything changes; ``warn`` gets a sentence if this machine cannot
     check the arguments. Raises BadName, ModelRefused, NotAllowed when a tenant has the name, OSError, BadArguments,
-    and the other errors of ``deployments``.
+    Refused if no pool of it has what it requires, and the other errors of ``deployments``.
     """
     with transaction.atomic():
         pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
@@ -51,7 +58,15 @@ def deploy(
             spec = replace(spec, engine_version=_engine_version(name, spec, pool))
     if spec.engine_args or spec.options != DEFAULT_OPTIONS:
         _check_arguments(spec.described(weights_digest=""), warn)
-    return _deploy(actor, replace(spec, hub_token=given), replicas, pool)
+    with transaction.atomic():
+        made = _deploy(actor, replace(spec, hub_token=given), replicas, pool)
+        return made if requires is None else _require(actor, made, requires)
+
+
+def _require(actor: Actor, made: Deployment, requires: PoolRequirements) -> Deployment:
+    operations.require(actor, made.name, requires)
+    made.refresh_from_db(fields=["requires"])
+    return made
 
 
 def _engine_version(name: str, spec: ModelSpec, pool: Pool) -> str:
@@ -141,12 +156,13 @@ def change_options(
     replicas: int | None = None,
     change: OptionChange = NO_CHANGE,
     tenants: Sequence[str] | None = None,
+    requires: PoolRequirements | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> Deployment:
-    """Change how many replicas a model has, their options, and who sees it; None leaves each. What it serves stays.
+    """Change how many replicas a model has, their options and pools, and who sees it; None leaves each.
 
-    An archived model is restored. ``warn``: as in :func:`deploy`. Raises ModelRefused, BadName, and the errors of
-    ``model_options`` and of ``deployments``.
+    What it serves stays. An archived model is restored. ``warn``: as in :func:`deploy`. Raises ModelRefused, BadName,
+    Refused if no pool of it has what it requires, and the errors of ``model_options`` and of ``deployments``.
     """
     pools = model_options.pools_of(found)
     wanted = None
@@ -157,7 +173,9 @@ def change_options(
         wanted = checks.check_options(found, wanted, change)
         if change.is_of_engine:
             _check_arguments(wanted, warn)
-    return _change_options(actor, found, replicas, wanted, tenants)
+    with transaction.atomic():
+        made = _change_options(actor, found, replicas, wanted, tenants)
+        return made if requires is None else _require(actor, made, requires)
 
 
 @transaction.atomic

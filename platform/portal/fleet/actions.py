@@ -19,10 +19,10 @@ from workers.errors import NotFound
 from workers.fleet import lookup, operations, pools, rollout_status
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
-from workers.fleet.verbs import VERBS, Verb
+from workers.fleet.verbs import LEARNED, VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.scheduler import pool_requirements, promotion, scaling_signals
-from workers.serving import rollout_policy
+from workers.scheduler import scaling_signals
+from workers.serving import pool_requirements, promotion, rollout_policy
 
 COMMAND = "celery -A hearth control"
 
@@ -130,7 +130,8 @@ def _scale(target: str) -> Subject:
 
 def _target(target: str) -> Subject:
     row = _deployment(target)
-    tokens, longest = operations.MAX_TARGET_TOKENS, operations.MAX_DELAY_SECONDS
+    longest = operations.MAX_DELAY_SECONDS
+    tokens = operations.target_of(row).target_tokens_per_replica or LEARNED
     up_after, down_after = f"{row.scale_up_delay_seconds:.0f}", f"{row.scale_down_delay_seconds:.0f}"
     return Subject(
         title=f"load of {row.name}",
@@ -138,10 +139,9 @@ def _target(target: str) -> Subject:
         fields=(
             Field(
                 name="tokens",
-                label="Tokens per replica",
-                value=str(row.target_tokens_per_replica),
-                minimum=1,
-                maximum=tokens,
+                label="Tokens per replica, or auto",
+                value=str(tokens),
+                suggestions=(LEARNED,),
             ),
             Field(name="up_after", label="Up after, s", value=up_after, maximum=longest),
             Field(name="down_after", label="Down after, s", value=down_after, maximum=longest),

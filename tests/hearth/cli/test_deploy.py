@@ -40,7 +40,7 @@ from workers.errors import BadArguments, BadCount, ModelRefused, Refused
 from workers.fleet import inventory
 from workers.fleet.model_options import OptionChange
 from workers.model_sources.source import ModelSpec, deployment_name
-from workers.models import Deployment, Node, Slot
+from workers.models import Deployment, Node, Pool, Slot
 from workers.weights import secrets
 
 QWEN3_ARGS = (
@@ -282,6 +282,20 @@ def test_a_model_that_was_deployed_without_a_commit_stays_as_it_is(monkeypatch: 
 def typed(*arguments: str) -> None:
     """Deploy as `hearth deploy` does with these arguments."""
     models.deploy_as_typed(models.deploy.make_context("deploy", list(arguments)))
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_model_is_deployed_with_what_its_pools_must_have(tmp_path: Path) -> None:
+    new = ("chat", "--source", str(tmp_path), "--engine", "simulated")
+    with pytest.raises(Refused, match="has no GPU type, not H100"):
+        typed(*new, "--require", "gpu_types=H100")
+    assert not Deployment.objects.filter(name="chat").exists()
+    Pool.objects.update(gpu_type="H100", labels={"net": "ib"})
+    both = {"gpu_types": ["H100", "H200"], "labels": {"net": "ib"}}
+    required = ("--require", "gpu_types=H100,H200", "--require", "labels=net:ib")
+    for words, stored in (((*new, *required), both), (("chat",), both), (("chat", "--require", ""), None)):
+        typed(*words, "--replicas", "2")
+        assert Deployment.objects.get(name="chat").requires == stored
 
 
 @pytest.mark.usefixtures("filled")

@@ -17,7 +17,8 @@ from workers.errors import Refused
 from workers.fleet import deployments, engine_versions, inventory, model_options, rollouts
 from workers.fleet.model_options import OptionChange
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, Rollout
-from workers.scheduler import promotion, reconciler
+from workers.scheduler import reconciler
+from workers.serving import promotion
 
 pytestmark = pytest.mark.django_db
 

@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
+from portal.api.fleet.target_serializers import TargetStatusSerializer
 from workers.devices.provider import Reading
 from workers.fleet import history, inventory, placeholders, pools, slots
 from workers.fleet.certificate_status import CertificateStatus
@@ -22,15 +23,13 @@ from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
 from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot
-from workers.scheduler import pool_requirements, scaling_signals
-from workers.scheduler.pool_requirements import MOST_LABELS, PoolRequirements
+from workers.scheduler import scaling_signals
 from workers.scheduler.scaling_signals import Objectives
+from workers.serving import pool_requirements
 from workers.serving.gateway_load import DeploymentLoad
+from workers.serving.pool_requirements import MOST_LABELS, PoolRequirements
 from workers.serving.rollout_policy import MOST_AT_ONCE, MOST_CHARACTERS, MOST_SECONDS
 from workers.serving.start_times import Parts, StartSummary
-
-#: The largest number of the database column.
-LARGEST = 2**31 - 1
 
 
 class EventSerializer(serializers.Serializer[history.Transition]):
@@ -254,7 +253,9 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
         help_text="Desired replicas that have no slot, and find none on the nodes of its pools now.",
     )
     slots_per_replica = serializers.IntegerField(read_only=True)
-    target_tokens_per_replica = serializers.IntegerField(read_only=True)
+    target_tokens_per_replica = serializers.IntegerField(read_only=True, help_text="In its first pool.")
+    learns_target = serializers.BooleanField(read_only=True, help_text="False: somebody has set it.")
+    targets = TargetStatusSerializer(many=True, read_only=True, help_text="What scaling follows, by pool.")
     scale_up_delay_seconds = serializers.FloatField(read_only=True)
     scale_down_delay_seconds = serializers.FloatField(read_only=True)
     routing = RoutingSerializer(read_only=True)
@@ -517,14 +518,6 @@ class ScaleSerializer(serializers.Serializer[Any]):
         if attrs["max_replicas"] < attrs["min_replicas"]:
             raise serializers.ValidationError({"max_replicas": f"Use {attrs['min_replicas']} or more."})
         return attrs
-
-
-class TargetSerializer(serializers.Serializer[Any]):
-    """The target load of one replica, and the seconds before scaling acts."""
-
-    target_tokens_per_replica = serializers.IntegerField(min_value=1, max_value=LARGEST)
-    scale_up_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
-    scale_down_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
 
 
 class PromoteSerializer(serializers.Serializer[Any]):

@@ -28,9 +28,9 @@ from portal.api.fleet.serializers import (
     RolloutPolicySerializer,
     RoutingSerializer,
     ScaleSerializer,
-    TargetSerializer,
     WarmSerializer,
 )
+from portal.api.fleet.target_serializers import TargetSerializer
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.audit import Actor
 from workers.errors import NotFound

@@ -42,7 +42,8 @@ from workers.model_sources.adapters import Base
 from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
 from workers.models import Deployment
 from workers.models import Pool as PoolRow
-from workers.scheduler import pool_requirements, reconciler
+from workers.scheduler import reconciler
+from workers.serving import pool_requirements
 from workers.sizing import gpus
 
 

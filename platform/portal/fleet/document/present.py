@@ -20,11 +20,11 @@ from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
 from workers.engines.arguments import commit_of
 from workers.engines.driver import serves_embeddings
-from workers.fleet import pools, rollouts
+from workers.fleet import operations, pools, rollouts
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, ModelSecret, Pool
-from workers.scheduler import pool_requirements, scaling_signals
-from workers.serving import rollout_policy
+from workers.scheduler import scaling_signals
+from workers.serving import pool_requirements, rollout_policy
 
 #: A price in dollars is for this many tokens, or requests.
 PER_TOKENS, PER_REQUEST = 10**6, 1
@@ -213,7 +213,7 @@ def _deployment(row: Deployment) -> schema.Deployment:
         drain_seconds=row.drain_seconds,
         rollout=rollout_policy.read(row.rollout),
         routing=str(routing_policy.read(row.routing).policy),
-        target_tokens_per_replica=row.target_tokens_per_replica,
+        target_tokens_per_replica=operations.target_of(row).target_tokens_per_replica,
         objectives=scaling_signals.read(row.objectives),
         scale_up_delay_seconds=row.scale_up_delay_seconds,
         scale_down_delay_seconds=row.scale_down_delay_seconds,

@@ -16,9 +16,9 @@ from catalogue import engine_options
 from tenants.ids import PLATFORM_SLUG
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
-from workers.scheduler.pool_requirements import NONE, GpuType, Labels, PoolRequirements
 from workers.scheduler.scaling_signals import NONE as OBJECTIVES
 from workers.scheduler.scaling_signals import Objectives
+from workers.serving.pool_requirements import NONE, GpuType, Labels, PoolRequirements
 from workers.serving.rollout_policy import DEFAULT as ROLLOUT
 from workers.serving.rollout_policy import RolloutPolicy
 
@@ -124,7 +124,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     routing: Annotated[str, Meta(max_length=200, description="As `celery -A hearth fleet route` takes it.")] = (
         "expected-seconds"
     )
-    target_tokens_per_replica: Annotated[int, Meta(ge=1, le=MAX_TARGET_TOKENS)] = 16_384
+    target_tokens_per_replica: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_TARGET_TOKENS)] | None, Meta(description="null: learned from measured rates.")
+    ] = None
     objectives: Annotated[Objectives, Meta(description="What scaling follows beside tokens in flight.")] = OBJECTIVES
     scale_up_delay_seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 5.0
     scale_down_delay_seconds: Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)] = 300.0

@@ -31,7 +31,7 @@ def questions(warmth: Warmth) -> dict[str, str]:
     placeholder, replica = str(warmth.promotable.id), str(warmth.ready.id)
     return {
         f"scale/{fixtures.MODEL}/": "scale tiny-chat 2-6",
-        f"target/{fixtures.MODEL}/": "target tiny-chat 16384 5 300",
+        f"target/{fixtures.MODEL}/": "target tiny-chat auto 5 300",
         f"route/{fixtures.MODEL}/": "route tiny-chat expected-seconds",
         "warm/spare/": "warm spare 2 h2",
         "pool_set/spare/": "pool_set spare priority=2 region=local high_water=0.7 low_water=0.45 gpu_type= labels= "
