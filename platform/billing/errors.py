@@ -12,6 +12,8 @@ BillingError
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
+├── BadTerms                  a plan's document that is not valid
+├── PlanRefused               a change of plans that is not allowed
 └── PriceRefused              a price change that is not allowed
     ├── PriceOutOfRange       negative or above the highest allowed price
     ├── PriceInThePast        effective before now
@@ -101,6 +103,25 @@ class NotReopened(BillingError):
         self.tenant = tenant
         self.month = month
         self.reason = reason
+
+
+class BadTerms(BillingError):
+    """A document of terms is not valid. ``field`` as in ``discounts[0].percent``, empty if it is none."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+        self.problem = problem
+
+
+class PlanRefused(BillingError):
+    """A plan stays as it is. Carries its name, the reason, and what to do."""
+
+    def __init__(self, plan: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{plan}: {reason}. {remedy}".rstrip())
+        self.plan = plan
+        self.reason = reason
+        self.remedy = remedy
 
 
 class PriceRefused(BillingError):

@@ -2,8 +2,8 @@
 
 Erased are its name and slug, the names of its projects and keys, the addresses its keys were bound to, its members and
 the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids and error texts
-that clients sent with requests, deferred requests, and everything it has in Redis. Model names stay: they are on
-statements.
+that clients sent with requests, deferred requests, and everything it has in Redis. Names of models and plans
+stay: they are on statements.
 """
 
 from __future__ import annotations

@@ -18,38 +18,47 @@ from billing.models import LatePosting, LedgerAccount, LedgerEntry, LedgerTransa
 from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
+TERMS = "terms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """What one tenant owes for requests of one quarter of an hour."""
+    """What one tenant owes for requests of a quarter of an hour, or by the terms of its plan, which may be negative."""
 
     tenant_id: UUID
     currency: str
     amount_pico: int
-    usage_ids: tuple[UUID, ...]
+    usage_ids: tuple[UUID, ...] = ()
+    #: The unique name of a posting by terms; empty for usage.
+    terms: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return what it is for."""
+        return TERMS if self.terms else USAGE
 
     @property
     def source(self) -> str:
         """Return the posting's unique name. Each request is posted once, so the lowest request id identifies it."""
-        return f"{USAGE}:{min(self.usage_ids, key=NUMBER)}"
+        return f"{self.kind}:{self.terms or min(self.usage_ids, key=NUMBER)}"
 
 
-def post(postings: Iterable[Posting]) -> None:
-    """Debit each tenant's receivable and credit its revenue. Call it in the transaction that stores the usage.
+def post(postings: Iterable[Posting]) -> dict[str, UUID]:
+    """Debit each tenant's receivable and credit its revenue; return the transactions' ids by source.
 
-    Raises IntegrityError if a source was posted before; the transaction is then rolled back.
+    Call it in the transaction that stores what is posted. Raises IntegrityError if a source was posted before; the
+    transaction is then rolled back.
     """
     ordered = sorted(postings, key=lambda posting: (posting.tenant_id, posting.currency))
     if not ordered:
-        return
+        return {}
     accounts = _accounts({(posting.tenant_id, posting.currency) for posting in ordered})
     numbered = [(new_id(), posting) for posting in ordered]
     transactions = [
         {
             "id": identity,
             "tenant_id": posting.tenant_id,
-            "kind": USAGE,
+            "kind": posting.kind,
             "source": posting.source,
             "usage_ids": posting.usage_ids,
         }
@@ -67,11 +76,12 @@ def post(postings: Iterable[Posting]) -> None:
     ]
     _insert(LedgerTransaction._meta.db_table, transactions)
     _insert(LedgerEntry._meta.db_table, entries)
+    return {posting.source: identity for identity, posting in numbered}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledMonth:
-    """The postings on one month's statement: of its requests, and the late ones that are adjustments on it.
+    """The postings on one month's statement: of its requests, late ones that are adjustments on it, and by terms.
 
     ``name`` is the month as YYYY-MM; the ids of its own requests are from ``first`` to before ``behind``, on a quarter
     of an hour, which no posting spans.
@@ -96,6 +106,12 @@ class BilledMonth:
         """Return the late postings of earlier months that are on this month's statement."""
         return LedgerTransaction.objects.filter(late__tenant_id=self.tenant_id, late__billed_month=self.name)
 
+    def by_terms(self) -> QuerySet[LedgerTransaction]:
+        """Return what its closings posted by the terms of the tenant's plan, and their reversals."""
+        return LedgerTransaction.objects.filter(
+            terms_line__tenant_id=self.tenant_id, terms_line__billed_month=self.name
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
@@ -119,7 +135,8 @@ def late_postings(month: BilledMonth) -> list[Late]:
 
 def posted(month: BilledMonth) -> dict[str, int]:
     """Return, by currency, what the tenant owes according to the postings on a month's statement."""
-    postings = month.own().values("id").union(month.adjustments().values("id"), all=True)
+    parts = (month.own(), month.adjustments(), month.by_terms())
+    postings = parts[0].values("id").union(*(part.values("id") for part in parts[1:]), all=True)
     sums = (
         LedgerEntry.objects.filter(account__kind=LedgerAccount.Kind.RECEIVABLE, transaction__in=postings)
         .values_list("account__currency")

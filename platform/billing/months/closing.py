@@ -21,6 +21,7 @@ from billing.errors import MixedCurrencies, NotClosed
 from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
 from billing.models import BillingMonth, FinalStatement, MonthLine, WalOffset
+from billing.months import terms_posting
 from billing.reports import statements
 from billing.reports.statements import Month, Statement
 from tenants import audit
@@ -47,6 +48,10 @@ def close(
     _require_order(month)
     found = _statement(month)
     closing = _freeze(actor, month, found)
+    terms_posting.post(closing, found.terms)
+    posted_pico = sum(ledger.posted(month.billed).values())
+    if posted_pico != closing.amount_pico:
+        raise _differs(month, int(closing.amount_pico), posted_pico)
     audit.record(
         actor,
         "month.closed",
@@ -57,6 +62,7 @@ def close(
             "amount_pico": int(closing.amount_pico),
             "currency": closing.currency,
             "lines": len(found.lines),
+            "terms_pico": found.amount_pico - found.usage_pico,
             "without_nodes": sorted(without_nodes),
         },
     )
@@ -138,12 +144,16 @@ def _statement(month: Month) -> Statement:
             month, f"{found.unrated_requests} of its requests have no price", "Set the price of their model first."
         )
     if not found.equals_ledger:
-        raise _refused(
-            month,
-            f"its lines sum to {found.amount_pico} pico-units, the ledger has {found.ledger_pico}",
-            "Nothing was closed. Compare its requests with the ledger's postings.",
-        )
+        raise _differs(month, found.usage_pico, found.ledger_pico or 0)
     return found
+
+
+def _differs(month: Month, pico: int, posted_pico: int) -> NotClosed:
+    return _refused(
+        month,
+        f"its lines sum to {pico} pico-units, the ledger has {posted_pico}",
+        "Nothing was closed. Compare its requests with the ledger's postings.",
+    )
 
 
 def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
@@ -159,7 +169,7 @@ def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
         behind_id=month.billed.behind,
         grace_hours=settings.MONTH_GRACE_HOURS,
         amount_pico=found.amount_pico,
-        document=msgspec.to_builtins(replace(found, lines=())),
+        document=msgspec.to_builtins(replace(found, lines=(), terms=())),
         closed_by=person(actor),
     )
     MonthLine.objects.bulk_create(_lines(closing, found))

@@ -1,6 +1,7 @@
 """Reopen a closed month: one person requests it and says why, a second one confirms it. The audit log has both.
 
 Only a tenant's last closed month can be reopened, while its requests are kept: its lines are computed from them again.
+What the terms of its plan added is reversed in the ledger.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from django.db.models.functions import Now
 
 from billing.errors import NotReopened
 from billing.models import BillingMonth
-from billing.months import closing
+from billing.months import closing, terms_posting
 from billing.reports import statements
 from billing.reports.statements import Month
 from tenants import audit
@@ -29,7 +30,8 @@ def request(actor: Actor, month: Month, reason: str) -> BillingMonth:
         raise _refused(month, f"give a reason of 1 to {LONGEST_REASON} characters")
     if found.reopen_requested_at is not None:
         raise _refused(month, f"{found.reopen_requested_by} has already requested it; a second person confirms it")
-    if statements.computed(month).amount_pico != found.amount_pico:
+    frozen = statements.kept_statement(month)
+    if frozen is None or statements.computed(month).usage_pico != frozen.usage_pico:
         raise _refused(month, "its requests were deleted, so its lines cannot be computed again")
     who = closing.person(actor)
     BillingMonth.objects.filter(id=found.id).update(
@@ -50,6 +52,7 @@ def confirm(actor: Actor, month: Month) -> BillingMonth:
     if who == found.reopen_requested_by:
         raise _refused(month, f"{who} requested it; a second person confirms it")
     BillingMonth.objects.filter(id=found.id).update(reopened_by=who, reopened_at=Now())
+    terms_posting.reverse(found)
     audit.record(
         actor,
         "month.reopened",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Literal, cast
+from datetime import date, datetime
+from typing import Any, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -22,17 +22,19 @@ from django.db.models.functions import Round
 from billing.errors import MixedCurrencies, RequestsDeleted
 from billing.ledger import ledger
 from billing.ledger.ledger import BilledMonth
-from billing.models import BillingMonth, FinalStatement, MonthLine, PriceVersion, UsageRecord
+from billing.models import BillingMonth, FinalStatement, MonthLine, MonthTermsLine, PriceVersion, UsageRecord
+from billing.plans import calculation, registry
+from billing.plans.calculation import Kind, TermsLine
 from billing.pricing import amounts
+from billing.pricing.amounts import PICO_PER_CENT, cents
+from billing.pricing.classes import PER_REQUEST, LineClass
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Project, Tenant
 
-PICO_PER_CENT = 10**10
-LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit", "coalesced"]
-#: Classes that are priced per request.
-PER_REQUEST: frozenset[LineClass] = frozenset({"prediction_hit", "coalesced"})
-CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency", "adjusts")
+CSV_HEADER = (
+    "model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency", "adjusts", "terms",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,12 @@ class Statement:
     requests: int
     free_requests: int
     unrated_requests: int
-    #: What the tenant owes for the same requests according to the ledger; None for one project, which has no account.
+    #: What the tenant owes for the month according to the ledger; None for one project, which has no account.
     ledger_pico: int | None
+    #: What the terms of the tenant's plan add; an estimate while the month is open. One project has none.
+    terms: tuple[TermsLine, ...] = ()
+    #: The plan; None: list prices alone.
+    plan: str | None = None
     #: Slug of the project that the statement is of; None for the whole tenant.
     project: str | None = None
     #: When the month was closed, and how often it was by then; None while it is open.
@@ -105,14 +111,19 @@ class Statement:
     revision: int | None = None
 
     @property
+    def usage_pico(self) -> int:
+        """The exact sum at list prices."""
+        return sum(line.amount_pico for line in self.lines)
+
+    @property
     def amount_pico(self) -> int:
         """The exact total."""
-        return sum(line.amount_pico for line in self.lines)
+        return self.usage_pico + sum(line.amount_pico for line in self.terms)
 
     @property
     def amount_cents(self) -> int:
         """The total due, in cents: the sum of the rounded lines."""
-        return sum(line.amount_cents for line in self.lines)
+        return sum(line.amount_cents for line in self.lines) + sum(line.amount_cents for line in self.terms)
 
     @property
     def rounding_pico(self) -> int:
@@ -121,8 +132,10 @@ class Statement:
 
     @property
     def equals_ledger(self) -> bool | None:
-        """Whether the lines equal the posted amount; None for one project."""
-        return None if self.ledger_pico is None else self.amount_pico == self.ledger_pico
+        """Whether the lines equal the posted amount, to which terms add when the month closes; None for one project."""
+        if self.ledger_pico is None:
+            return None
+        return self.ledger_pico == (self.usage_pico if self.closed_at is None else self.amount_pico)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +179,7 @@ def statement(tenant_id: TenantId, year: int, month: int, project: Project | Non
     found = Month(tenant=Tenant.objects.get(id=tenant_id), year=year, month=month)
     kept = kept_statement(found)
     if project is not None:
-        if kept is not None and computed(found).amount_pico != kept.amount_pico:
+        if kept is not None and computed(found).usage_pico != kept.usage_pico:
             raise RequestsDeleted(found.name)
         return computed(found, project)
     return computed(found) if kept is None else kept
@@ -185,21 +198,26 @@ def kept_statement(month: Month) -> Statement | None:
     found = replace(msgspec.convert(kept.document, Statement), ledger_pico=sum(ledger.posted(billed).values()))
     if closing is None:
         return found
-    lines = tuple(map(_frozen, closing.lines.order_by("position")))
-    return replace(found, lines=lines, closed_at=closing.closed_at, revision=closing.revision)
+    return replace(
+        found,
+        lines=tuple(map(_frozen, closing.lines.order_by("position"))),
+        terms=tuple(map(_frozen_terms, closing.terms_lines.filter(is_reversal=False).order_by("position"))),
+        closed_at=closing.closed_at,
+        revision=closing.revision,
+    )
 
 
 def computed(month: Month, project: Project | None = None, *, only_posted: bool = False) -> Statement:
-    """Return what requests and the ledger say now. ``only_posted``: charges are those of the ledger's postings alone.
+    """Return what requests, the tenant's plan and the ledger say now.
 
-    Raises MixedCurrencies.
+    ``only_posted``: charges are those of the ledger's postings alone. Raises MixedCurrencies.
     """
     groups = _groups(month.billed, project, only_posted=only_posted)
     posted = ledger.posted(month.billed) if project is None else {}
     currencies = {group["currency"] for group in groups if group["charge"] != "unrated"} | posted.keys()
     if len(currencies) > 1:
         raise MixedCurrencies(frozenset(currencies))
-    return Statement(
+    found = Statement(
         tenant_id=TenantId(month.tenant.id),
         year=month.year,
         month=month.month,
@@ -215,6 +233,17 @@ def computed(month: Month, project: Project | None = None, *, only_posted: bool 
         ledger_pico=sum(posted.values()) if project is None else None,
         project=None if project is None else project.slug,
     )
+    return found if project is not None else _with_terms(found)
+
+
+def _with_terms(found: Statement) -> Statement:
+    """Return a statement with what the tenant's plan makes of it. Raises MixedCurrencies."""
+    agreed = registry.agreed(found.tenant_id, date(found.year, found.month, 1))
+    if agreed is None:
+        return found
+    if agreed.currency != found.currency:
+        raise MixedCurrencies(frozenset({agreed.currency, found.currency}))
+    return replace(found, terms=calculation.apply(agreed.terms, found.lines), plan=agreed.plan)
 
 
 def _frozen(line: MonthLine) -> Line:
@@ -227,8 +256,14 @@ def _frozen(line: MonthLine) -> Line:
     )
 
 
+def _frozen_terms(line: MonthTermsLine) -> TermsLine:
+    return TermsLine(
+        kind=cast("Kind", line.kind), text=line.text, tokens=line.tokens, amount_pico=int(line.amount_pico)
+    )
+
+
 def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
-    """Yield the header, a row per line, their total, what rounding to cents adds, and what is due.
+    """Yield the header, a row per line, one per line of the plan's terms, their total, what rounding adds, what is due.
 
     Amounts are exact, in pico-units and in units of the currency: the lines add up to the total, both to what is due.
     """
@@ -244,21 +279,18 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
             amounts.units(line.amount_pico),
             found.currency,
             line.adjusts_month or "",
+            "",
         )
+    for terms in found.terms:
+        tokens = ("", "") if terms.tokens is None else ("token", str(terms.tokens))
+        money = (str(terms.amount_pico), amounts.units(terms.amount_pico), found.currency)
+        yield ("", terms.kind, *tokens, "", *money, "", terms.text)
     for name, pico in (
         ("total", found.amount_pico),
         ("rounding", found.rounding_pico),
         ("due", found.amount_cents * PICO_PER_CENT),
     ):
-        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "")
-
-
-def cents(pico: int) -> int:
-    """Return pico-units as cents, rounded half to even, in integer arithmetic."""
-    whole, rest = divmod(pico, PICO_PER_CENT)
-    if 2 * rest > PICO_PER_CENT or (2 * rest == PICO_PER_CENT and whole % 2):
-        return whole + 1
-    return whole
+        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "", "")
 
 
 _COALESCED = Q(cache_result="coalesced")

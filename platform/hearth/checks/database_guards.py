@@ -19,7 +19,13 @@ from workers import node_role
 CONNECT_SECONDS = 3
 TENANT_COLUMN = "tenant_id"
 #: Tables whose own rows are tenants or have a tenant by another name.
-FURTHER_TENANT_TABLES = ("tenants_tenant", "catalogue_model", "billing_ledgerentry", "billing_priceversion")
+FURTHER_TENANT_TABLES = (
+    "tenants_tenant",
+    "catalogue_model",
+    "billing_ledgerentry",
+    "billing_priceversion",
+    "billing_planversion",
+)
 #: The triggers that keep tables append-only, and the functions that they run.
 _APPEND_ONLY = ("append_only", "hearth_refuse_change")
 TRIGGERS: tuple[tuple[str, str, str], ...] = (
@@ -31,6 +37,8 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_bypassrollup",
             "billing_billingmonth",
             "billing_usageexport",
+            "billing_planversion",
+            "billing_tenantplan",
         )
     ),
     *(
@@ -42,6 +50,8 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_ledgertransaction",
             "billing_lateposting",
             "billing_monthline",
+            "billing_monthtermsline",
+            "billing_plan",
             "billing_priceversion",
             "retention_retentionpolicy",
             "tenants_auditentry",

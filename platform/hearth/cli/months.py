@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,25 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.checks.preflight import PreflightError
+from hearth.cli.month_name import MonthName
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 
 if TYPE_CHECKING:
     from billing.months.overview import Standing  # its models need Django
     from billing.reports.statements import Month
-
-
-class MonthName(click.ParamType[tuple[int, int]]):
-    """A month as YYYY-MM."""
-
-    name = "month"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return the year and the month."""
-        found = re.fullmatch(r"(20\d\d|21\d\d)-(0[1-9]|1[0-2])", str(value), re.ASCII)
-        if not found:
-            self.fail(f"{value!r} is not a month of this century or the next, as YYYY-MM.", param, ctx)
-        return int(found[1]), int(found[2])
 
 
 @click.group(short_help="List, close and reopen billing months.")

@@ -14,6 +14,7 @@ from billing.drain import batch
 from billing.errors import NotClosed
 from billing.models import BillingMonth, LatePosting, LedgerEntry, MonthLine, UsageRecord, UsageRollup, WalOffset
 from billing.months import closing, overview
+from billing.pricing.classes import LineClass
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from billing.reports.statements import Line, Month
@@ -55,7 +56,7 @@ def as_app() -> None:
         cursor.execute("SET LOCAL ROLE hearth_app")
 
 
-def line(token_class: statements.LineClass, quantity: int, price: int, adjusts: str | None = None) -> Line:
+def line(token_class: LineClass, quantity: int, price: int, adjusts: str | None = None) -> Line:
     return Line(
         model_name="demo", token_class=token_class, quantity=quantity, unit_price_pico=price, adjusts_month=adjusts
     )
@@ -138,7 +139,7 @@ def test_late_usage_is_an_adjustment_of_the_next_month(acme: Tenant) -> None:
         line("completion", 1, 600_000, "2026-03"),
     )
     assert april.equals_ledger and april.amount_pico == ONE + 900_000
-    assert [row[-1] for row in statements.csv_rows(april)][4:6] == ["2026-03", "2026-03"]
+    assert [row[-2] for row in statements.csv_rows(april)][4:6] == ["2026-03", "2026-03"]
     close(acme, 4)
     frozen = statements.statement(tenant_id, 2026, 4)
     assert (frozen.lines, frozen.requests) == (april.lines, 2)

@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_field
 
 from billing.drain import batch
 from billing.ledger.usage_rows import UsageRow
+from billing.pricing import amounts
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates
 from billing.reports import statements
@@ -123,11 +124,11 @@ def test_the_csv_holds_exact_amounts_and_adds_up(tenant_id: TenantId) -> None:
     rows = list(statements.csv_rows(statements.statement(tenant_id, 2026, 3)))
     assert rows[0] == statements.CSV_HEADER
     assert rows[1:] == [
-        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD", ""),
-        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD", ""),
-        ("", "total", "", "", "", "25004200000", "0.0250042", "USD", ""),
-        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD", ""),
-        ("", "due", "", "", "", "20000000000", "0.02", "USD", ""),
+        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD", "", ""),
+        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD", "", ""),
+        ("", "total", "", "", "", "25004200000", "0.0250042", "USD", "", ""),
+        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD", "", ""),
+        ("", "due", "", "", "", "20000000000", "0.02", "USD", "", ""),
     ]
 
 
@@ -140,7 +141,7 @@ def test_refusals_are_not_on_a_statement(tenant_id: TenantId) -> None:
 
 @given(pico=st.integers(min_value=-(10**20), max_value=10**20))
 def test_cents_round_half_to_even(pico: int) -> None:
-    assert statements.cents(pico) == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
+    assert amounts.cents(pico) == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
 
 
 def test_a_tenant_reads_its_own_statement_and_a_stranger_an_empty_one(tenant_id: TenantId) -> None:

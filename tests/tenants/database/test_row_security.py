@@ -7,7 +7,7 @@ rows here (ROWS) or be closed to tenants.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 import pytest
@@ -27,8 +27,12 @@ from billing.models import (
     LedgerEntry,
     LedgerTransaction,
     MonthLine,
+    MonthTermsLine,
+    Plan,
+    PlanVersion,
     PriceBook,
     PriceVersion,
+    TenantPlan,
     UsageRecord,
     UsageRollup,
 )
@@ -58,6 +62,9 @@ OWNERS = {
     "catalogue_model": "owner_id",
     "billing_ledgerentry": "(SELECT tenant_id FROM billing_ledgeraccount AS account WHERE account.id = account_id)",
     "billing_priceversion": "(SELECT tenant_id FROM billing_pricebook AS book WHERE book.id = book_id)",
+    "billing_plan": "(SELECT min(tenant_id::text)::uuid FROM billing_tenantplan WHERE plan_id = billing_plan.id)",
+    "billing_planversion": "(SELECT min(tenant_id::text)::uuid FROM billing_tenantplan AS of WHERE of.plan_id ="
+    " billing_planversion.plan_id)",
 }
 #: Conditions for rows that every tenant may see.
 EVERYBODYS = {
@@ -144,6 +151,14 @@ def closing(customer: Customer) -> BillingMonth:
     )
 
 
+def plan(customer: Customer) -> Plan:
+    """Write a plan, once, and assign it."""
+    found, created = Plan.objects.get_or_create(name=customer.tenant.slug, defaults={"currency": "USD"})
+    if created:
+        TenantPlan.objects.create(tenant_id=customer.tenant.id, plan=found, from_month=date(2026, 1, 1))
+    return found
+
+
 #: Functions that create a row of each table that a tenant may read.
 ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_tenant": lambda customer: customer.tenant,
@@ -190,6 +205,25 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         quantity=2,
         unit_price_pico=3,
         amount_pico=6,
+    ),
+    "billing_plan": plan,
+    "billing_planversion": lambda customer: PlanVersion.objects.create(
+        plan=plan(customer), from_month=date(2026, 1, 1), terms={}
+    ),
+    "billing_tenantplan": lambda customer: TenantPlan.objects.create(
+        tenant_id=customer.tenant.id, plan=plan(customer), from_month=date(2026, 2, 1)
+    ),
+    "billing_monthtermsline": lambda customer: MonthTermsLine.objects.create(
+        closing=closing(customer),
+        transaction=LedgerTransaction.objects.create(
+            tenant_id=customer.tenant.id, kind="terms", source=f"terms {customer.tenant.slug}"
+        ),
+        tenant_id=customer.tenant.id,
+        billed_month="2026-01",
+        position=0,
+        kind="discount",
+        text="10 % less",
+        amount_pico=-1,
     ),
     "billing_lateposting": lambda customer: LatePosting.objects.create(
         transaction=LedgerTransaction.objects.create(

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.plans.calculation import TermsLine
 from billing.reports import statements
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
@@ -39,6 +40,16 @@ class LineSerializer(serializers.Serializer[statements.Line]):
     )
 
 
+class TermsLineSerializer(serializers.Serializer[TermsLine]):
+    """What one of the terms of the tenant's plan adds, or takes off."""
+
+    kind = serializers.CharField(read_only=True, help_text="allowance, tier, discount or minimum.")
+    text = serializers.CharField(read_only=True)
+    tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text="For how many; null: not by tokens.")
+    amount_pico = serializers.IntegerField(read_only=True, help_text="Negative: less is due.")
+    amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
+
+
 class SavingsSerializer(serializers.Serializer[statements.Savings]):
     """What each cache saved."""
 
@@ -52,7 +63,10 @@ class SavingsSerializer(serializers.Serializer[statements.Savings]):
 
 
 class StatementSerializer(serializers.Serializer[statements.Statement]):
-    """A monthly statement. The total is the sum of the lines in cents; the ledger has the same sum in pico-units."""
+    """A monthly statement. The total is the sum of the lines and terms in cents; the ledger has that sum in pico-units.
+
+    The ledger has the terms once the month is closed.
+    """
 
     tenant_id = serializers.UUIDField(read_only=True)
     year = serializers.IntegerField(read_only=True)
@@ -62,10 +76,15 @@ class StatementSerializer(serializers.Serializer[statements.Statement]):
     end = serializers.DateTimeField(read_only=True)
     currency = serializers.CharField(read_only=True)
     lines = LineSerializer(many=True, read_only=True)
+    plan = serializers.CharField(read_only=True, allow_null=True, help_text="The tenant's plan; null: none.")
+    terms = TermsLineSerializer(
+        many=True, read_only=True, help_text="An estimate while the month is open. One project has none."
+    )
     savings = SavingsSerializer(read_only=True)
     requests = serializers.IntegerField(read_only=True)
     free_requests = serializers.IntegerField(read_only=True)
     unrated_requests = serializers.IntegerField(read_only=True)
+    usage_pico = serializers.IntegerField(read_only=True, help_text="The lines at list prices, without the terms.")
     amount_pico = serializers.IntegerField(read_only=True)
     amount_cents = serializers.IntegerField(read_only=True)
     rounding_pico = serializers.IntegerField(read_only=True)

@@ -18,6 +18,7 @@ MAX_BYTES = 512 << 10
 MAX_EVENTS = 100_000
 #: Levels of nesting; a document has five.
 MAX_DEPTH = 20
+_KEYS = "`version: 1`, `pools`, `models` and `deployments`"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AT = re.compile(r" - at `(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
@@ -41,8 +42,6 @@ class BadDocument(Exception):
 
 def read(text: str) -> Fleet:
     """Return the document. Raises BadDocument."""
-    if len(text.encode()) > MAX_BYTES:
-        raise BadDocument(f"The document has more than {MAX_BYTES >> 10} KiB.")
     tree = _tree(text)
     try:
         return msgspec.convert(_value(tree), Fleet)
@@ -50,12 +49,19 @@ def read(text: str) -> Fleet:
         raise _located(str(error), tree) from None
 
 
+def values(text: str, keys: str) -> Any:
+    """Return the values of a document of another kind, which has these keys. Raises BadDocument."""
+    return _value(_tree(text, keys))
+
+
 def locate(text: str, error: BadDocument) -> BadDocument:
     """Return an error of a document that was read, with the line of its field."""
     return BadDocument(error.problem, error.field, _line(_tree(text), error.field) if error.field else None)
 
 
-def _tree(text: str) -> yaml.Node:
+def _tree(text: str, keys: str = _KEYS) -> yaml.Node:
+    if len(text.encode()) > MAX_BYTES:
+        raise BadDocument(f"The document has more than {MAX_BYTES >> 10} KiB.")
     try:
         _check_events(text)
         found = yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -65,7 +71,7 @@ def _tree(text: str) -> yaml.Node:
     except (yaml.YAMLError, RecursionError) as error:
         raise BadDocument(str(error)) from None
     if not isinstance(found, yaml.MappingNode):
-        raise BadDocument("A document is a mapping with `version: 1`, `pools`, `models` and `deployments`.", line=1)
+        raise BadDocument(f"A document is a mapping with {keys}.", line=1)
     return found
 
 

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.errors import MixedCurrencies
+from billing.plans.calculation import TermsLine
 from billing.reports import statements
 from billing.reports.statements import Line, Statement
 from portal.access.principal import Principal, tenant_for
@@ -79,11 +80,22 @@ class LineDisplay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermsDisplay:
+    """What one of the plan's terms adds, formatted for display."""
+
+    text: str
+    tokens: int | None
+    amount: str
+    exact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatementDisplay:
     """A statement formatted for display: exact lines, their total, and what rounding to cents makes of it."""
 
     found: Statement
     lines: tuple[LineDisplay, ...]
+    terms: tuple[TermsDisplay, ...]
 
     @property
     def due(self) -> str:
@@ -102,14 +114,18 @@ class StatementDisplay:
 
     @property
     def without(self) -> int:
-        """What the same answers would have cost without either cache, in pico-units."""
+        """What the same answers would have cost at list prices without either cache, in pico-units."""
         savings = self.found.savings
-        return self.found.amount_pico + savings.prediction_pico + savings.prefix_pico
+        return self.found.usage_pico + savings.prediction_pico + savings.prefix_pico
 
 
 def display(found: Statement) -> StatementDisplay:
     """Return a statement formatted for display."""
-    return StatementDisplay(found=found, lines=tuple(_line(line, found.currency) for line in found.lines))
+    return StatementDisplay(
+        found=found,
+        lines=tuple(_line(line, found.currency) for line in found.lines),
+        terms=tuple(_terms(line, found.currency) for line in found.terms),
+    )
 
 
 def read(tenant: Tenant, month: date) -> Statement:
@@ -135,6 +151,15 @@ def _line(line: Line, currency: str) -> LineDisplay:
         amount=money.shown(line.amount_pico, currency),
         exact=money.in_full(line.amount_pico, currency),
         adjusts=date.fromisoformat(f"{line.adjusts_month}-01") if line.adjusts_month else None,
+    )
+
+
+def _terms(line: TermsLine, currency: str) -> TermsDisplay:
+    return TermsDisplay(
+        text=line.text,
+        tokens=line.tokens,
+        amount=money.shown(line.amount_pico, currency),
+        exact=money.in_full(line.amount_pico, currency),
     )
 
 

@@ -365,9 +365,9 @@ class BillingMonth(models.Model):
     behind_id = models.UUIDField()
     #: How long after its end it had to stay open.
     grace_hours = models.PositiveSmallIntegerField()
-    #: The sum of its lines, which is that of the ledger's postings.
+    #: The sum of its lines and of its terms' lines, which is that of the ledger's postings.
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
-    #: ``billing.reports.statements.Statement`` without its lines.
+    #: ``billing.reports.statements.Statement`` without lines.
     document = models.JSONField()
     closed_at = models.DateTimeField(db_default=Now(), editable=False)
     closed_by = models.CharField(max_length=200)

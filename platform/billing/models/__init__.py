@@ -1,0 +1,50 @@
+"""The room's models. Django finds models only here."""
+
+from __future__ import annotations
+
+from billing.models.books import (
+    NO_KEY,
+    BillingMonth,
+    BootUsage,
+    BudgetAlert,
+    BudgetWindow,
+    BypassRollup,
+    FinalStatement,
+    LatePosting,
+    LedgerAccount,
+    LedgerEntry,
+    LedgerTransaction,
+    MonthLine,
+    PriceBook,
+    PriceVersion,
+    UsageExport,
+    UsageRecord,
+    UsageRollup,
+    WalOffset,
+)
+from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
+
+__all__ = [
+    "NO_KEY",
+    "BillingMonth",
+    "BootUsage",
+    "BudgetAlert",
+    "BudgetWindow",
+    "BypassRollup",
+    "FinalStatement",
+    "LatePosting",
+    "LedgerAccount",
+    "LedgerEntry",
+    "LedgerTransaction",
+    "MonthLine",
+    "MonthTermsLine",
+    "Plan",
+    "PlanVersion",
+    "PriceBook",
+    "PriceVersion",
+    "TenantPlan",
+    "UsageExport",
+    "UsageRecord",
+    "UsageRollup",
+    "WalOffset",
+]

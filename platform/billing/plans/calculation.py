@@ -1,0 +1,159 @@
+"""What the terms of a plan make of a month's usage at list prices. Pure and exact.
+
+The order is fixed: allowances, tiers, discounts, minimum; within each as in the document. Each step applies to the
+tokens and charges that the steps before left:
+
+    allowance   pays for tokens, or for charges, as long as it lasts
+    tiers       the tokens above a step, up to the next, cost a percentage less
+    discount    a percentage less; each usage line gets the first discount that is about it
+    minimum     what is missing in what is due, in cents; it is 0 unless the terms say more, because lines that are
+                each rounded to cents may sum to less than nothing
+
+Tokens that an allowance pays for, or that lie above a step, are the same share of every usage line that it is about, so
+the result depends neither on the order of lines nor on when in the month a price changed. Shares are exact fractions.
+After each step what remains is rounded, half to even, to a pico-unit; the step's line is the difference to what was
+there before it. So the lines add up to the exact result, rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, Protocol
+
+from billing.plans import wording
+from billing.plans.terms import HUNDRED_PERCENT, Allowance, Discount, Terms, Tiers, hundredths, pico
+from billing.pricing.amounts import PICO_PER_CENT, cents
+from billing.pricing.classes import PER_REQUEST, LineClass
+
+Kind = Literal["allowance", "tier", "discount", "minimum"]
+
+
+class UsageLine(Protocol):
+    """Tokens or requests of one class of one model at one list price."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def token_class(self) -> LineClass: ...
+    @property
+    def quantity(self) -> int: ...
+    @property
+    def amount_pico(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermsLine:
+    """What one of the terms adds to a month, or takes from it. ``tokens``: for how many, rounded; None: for none."""
+
+    kind: Kind
+    text: str
+    amount_pico: int
+    tokens: int | None = None
+
+    @property
+    def amount_cents(self) -> int:
+        """The amount in cents, half to even."""
+        return cents(self.amount_pico)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rest:
+    """What the steps so far left of a usage line. Requests that are priced each have no tokens."""
+
+    line: UsageLine
+    tokens: Fraction
+    pico: Fraction
+    has_discount: bool = False
+
+
+def apply(terms: Terms, usage: Sequence[UsageLine]) -> tuple[TermsLine, ...]:
+    """Return the lines that the terms add to these usage lines; none for a step that changes nothing."""
+    rests = [_rest(line) for line in usage]
+    lines = [*_reductions(terms, rests)]
+    due_cents = sum(cents(line.amount_pico) for line in usage) + sum(line.amount_cents for line in lines)
+    missing = pico(terms.minimum) - due_cents * PICO_PER_CENT
+    if missing > 0:
+        lines.append(TermsLine(kind="minimum", text=wording.minimum_line(terms), amount_pico=missing))
+    return tuple(lines)
+
+
+def _rest(line: UsageLine) -> _Rest:
+    tokens = 0 if line.token_class in PER_REQUEST else line.quantity
+    return _Rest(line=line, tokens=Fraction(tokens), pico=Fraction(line.amount_pico))
+
+
+def _reductions(terms: Terms, rests: list[_Rest]) -> Iterator[TermsLine]:
+    before = _total(rests)
+    for kind, text, tokens in _steps(terms, rests):
+        after = _total(rests)
+        if after != before:
+            yield TermsLine(kind=kind, text=text, tokens=tokens, amount_pico=after - before)
+        before = after
+
+
+def _total(rests: list[_Rest]) -> int:
+    return round(sum((rest.pico for rest in rests), Fraction()))
+
+
+def _steps(terms: Terms, rests: list[_Rest]) -> Iterator[tuple[Kind, str, int | None]]:
+    """Take off one step after another; yield its kind, its text and its tokens each time."""
+    for allowance in terms.allowances:
+        tokens = _allow(allowance, rests)
+        yield "allowance", wording.allowance_line(allowance), tokens
+    for tiers in terms.tiers:
+        yield from _graduate(tiers, rests)
+    for discount in terms.discounts:
+        _discount(discount, rests)
+        yield "discount", wording.discount_line(discount), None
+
+
+def _about(scope: Allowance | Tiers | Discount, rests: list[_Rest]) -> list[_Rest]:
+    return [
+        rest
+        for rest in rests
+        if (not scope.models or rest.line.model_name in scope.models)
+        and (not scope.classes or rest.line.token_class in scope.classes)
+    ]
+
+
+def _allow(allowance: Allowance, rests: list[_Rest]) -> int | None:
+    """Pay for what the allowance lasts for; return how many tokens, None if it is one of charges."""
+    about = _about(allowance, rests)
+    if allowance.tokens is not None:
+        about = [rest for rest in about if rest.tokens]
+        used = sum((rest.tokens for rest in about), Fraction())
+        paid = min(used, Fraction(allowance.tokens))
+    else:
+        assert allowance.amount is not None
+        used = sum((rest.pico for rest in about), Fraction())
+        paid = min(used, Fraction(pico(allowance.amount)))
+    left = 1 - paid / used if used else Fraction(1)
+    for rest in about:
+        rest.tokens *= left
+        rest.pico *= left
+    return round(paid) if allowance.tokens is not None else None
+
+
+def _graduate(tiers: Tiers, rests: list[_Rest]) -> Iterator[tuple[Kind, str, int | None]]:
+    about = [rest for rest in _about(tiers, rests) if rest.tokens]
+    used = sum((rest.tokens for rest in about), Fraction())
+    full = [rest.pico for rest in about]
+    ends = [*(Fraction(step.above_tokens) for step in tiers.steps[1:]), used]
+    for step, end in zip(tiers.steps, ends, strict=True):
+        above = min(used, end) - step.above_tokens
+        if above <= 0:
+            return
+        off = above / used * Fraction(hundredths(step.percent), HUNDRED_PERCENT)
+        for rest, pico_before in zip(about, full, strict=True):
+            rest.pico -= pico_before * off
+        yield "tier", wording.step_line(tiers, step), round(above)
+
+
+def _discount(discount: Discount, rests: list[_Rest]) -> None:
+    off = Fraction(hundredths(discount.percent), HUNDRED_PERCENT)
+    for rest in _about(discount, rests):
+        if not rest.has_discount:
+            rest.pico -= rest.pico * off
+            rest.has_discount = True
