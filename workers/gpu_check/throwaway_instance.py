@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workers import processes
-from workers.agent.processes.process_records import EngineRecord, ProcessRecords, ZygoteRecord
+from workers.agent.processes.process_records import EngineRecord, ProcessRecords, Record, ZygoteRecord
 from workers.devices.fake import FakeDevices
 from workers.engines.errors import OutOfTime, TrialFailed
 from workers.processes import ProcessIdentity
@@ -50,6 +50,8 @@ STOP_SECONDS = (60.0, 30.0)
 #: The agent's page among those of the roles.
 _AGENT = 3
 _LOWEST_PORT = 10_000
+#: Past a proxy that the shell may have in its environment.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +135,10 @@ class ThrowawayInstance:
                 if _ended(supervisor, seconds):
                     break
             processes.kill_session(supervisor, timeout_seconds=STOP_SECONDS[-1])
-        for process, folder in processes.find_by_environment("HEARTH_DATA_DIR").items():
-            if folder == str(self._folder):
-                processes.kill_session(process, timeout_seconds=STOP_SECONDS[-1])
+        if (self._folder / "supervisor.json").exists():  # it was killed, and what it had started goes on
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                down = [*self.command, "down"]
+                subprocess.run(down, env=self._environment, capture_output=True, timeout=CALL_SECONDS, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder, self._up = None, {}
 
@@ -203,7 +206,7 @@ class ThrowawayInstance:
     def agent_metric(self, name: str) -> float:
         """Return the sum of a metric of the agent over its labels. Raises OSError."""
         address = f"http://{HOST}:{self._port + 2 + _AGENT}/metrics"
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with _DIRECT.open(address, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
@@ -234,7 +237,7 @@ class ThrowawayInstance:
     def _management(self, path: str) -> str:
         return str(self._up["portal_url"]).removesuffix("/portal/") + "/api/v1" + path
 
-    def _records(self) -> Sequence[object]:
+    def _records(self) -> list[Record]:
         assert self._folder is not None
         return list(ProcessRecords(self._folder / "engines", NODE).records())
 
@@ -295,7 +298,7 @@ def _text(url: str, token: str, body: object, method: str | None, timeout_second
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
+        with _DIRECT.open(request, timeout=timeout_seconds) as answer:
             return str(answer.read().decode(errors="replace"))
     except urllib.error.HTTPError as error:
         with error:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hearth import process_records
 from hearth.cli.gpu_check import HEARTH
 from tests.hearth.instances import wait_for
 from workers import processes
+from workers.agent.processes.process_records import ProcessRecords
 from workers.devices.cpu import CpuShares
 from workers.devices.fake import FakeDevices
 from workers.devices.provider import Device, DeviceProvider
@@ -22,14 +24,15 @@ from workers.gpu_check import run
 from workers.gpu_check.bench import Bench
 from workers.gpu_check.findings import Finding
 from workers.gpu_check.steady_load import steady_load
-from workers.gpu_check.throwaway_instance import Served, ThrowawayInstance
+from workers.gpu_check.throwaway_instance import NODE, Served, ThrowawayInstance
 
 CHECKS = ("lease by an agent", "rollout", "eviction by an agent")
 
 
 @pytest.fixture(name="place", autouse=True)
-def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def _place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder in which instances make theirs. Another user may enter it, as embedded servers must."""
+    tmp_path_factory.getbasetemp()  # the tests' own folder is not in it
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         Path(folder).chmod(0o711)
         monkeypatch.setenv("TMPDIR", folder)
@@ -126,6 +129,20 @@ def test_a_request_without_a_whole_answer_is_a_failure(whole: str, streamed: str
     assert load.unfinished == 0
     assert {each for each in failures if not any(found.startswith(each) for found in load.failures)} == set()
     assert bool(load.failures) is bool(failures)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_what_a_killed_supervisor_leaves_is_ended_too(place: Path) -> None:
+    with ThrowawayInstance(command=HEARTH, served=Served(engine="simulated", longest_start_seconds=120)) as instance:
+        instance.start("fake:1", 1)
+        (folder,) = place.glob("hearth-gpu-check-*")
+        engines = [record.process for record in ProcessRecords(folder / "engines", NODE).records()]
+        supervisor = process_records.read_record(folder / "supervisor.json")
+        assert engines and supervisor is not None
+        processes.send_signal(supervisor, signal.SIGKILL)
+    assert [each for each in engines if processes.session_members(each)] == []
+    assert (list(place.iterdir()), _processes(place)) == ([], [])
 
 
 @pytest.mark.long
