@@ -271,6 +271,23 @@ def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
     )
 
 
+def adapter_not_loaded(model: str, retry_after_seconds: float | None) -> Unavailable:
+    """Return the error for an adapter that the engines of its base refuse. Why is for operators, who see it.
+
+    ``retry_after_seconds``: until the next attempt to load it; None: there is none.
+    """
+    message = (
+        f"The adapter {model!r} cannot be loaded: the engines of its base refuse it, or its files are missing. Nothing "
+        "was charged. The operator sees why on the page Models, and must mend it."
+    )
+    headers: Headers = [(b"x-should-retry", b"false")]
+    if retry_after_seconds is not None:
+        seconds = _whole_seconds(retry_after_seconds)
+        message += f" The next attempt is in {seconds} {_plural(seconds)}."
+        headers.append(_retry_after(retry_after_seconds))
+    return Unavailable(message, "adapter_not_loaded", headers=headers)
+
+
 def no_replicas_wanted(model: str) -> NotReady:
     """Return the error for a model that no deployment runs: there is nothing to wait for."""
     return NotReady(

@@ -9,12 +9,13 @@ from uuid import UUID
 
 from django.db.models import F, Q
 
+from catalogue import engine_options
 from catalogue.models import Model, ModelRevision
 from tenants.models import Tenant
 from workers.engines.arguments import commit_of
-from workers.fleet import weights
+from workers.fleet import rollouts, weights
 from workers.fleet.lookup import short
-from workers.models import AdapterLoad, Replica
+from workers.models import AdapterLoad, Deployment, Replica
 from workers.scheduler.adapters import takers
 
 _State = AdapterLoad.State
@@ -55,6 +56,8 @@ class AdapterStatus:
     replicas: Sequence[AdapterOnReplica]
     #: Whether that revision is still to take over from an earlier one, which serves until every replica has it.
     is_coming: bool
+    #: Whether the engines of its base are started with LoRA, or will be.
+    base_takes_adapters: bool
     #: Why nodes do not have its files yet.
     fetches: Sequence[str] = ()
 
@@ -64,9 +67,20 @@ class AdapterStatus:
         return sum(each.is_loaded for each in self.replicas)
 
     @property
+    def is_refused(self) -> bool:
+        """Return whether a replica cannot load it, or does not get its files."""
+        problems = any(each.error and not each.is_loaded for each in self.replicas)
+        return problems or not self.base_takes_adapters or bool(self.fetches)
+
+    @property
     def words(self) -> str:
         """Return how far it is, and each reason why it is no further."""
         found = f"loaded on {self.loaded} of {self.ready} ready replicas of {self.base}"
+        if not self.base_takes_adapters:
+            return (
+                f"cannot be loaded: the engines of {self.base} are started without LoRA. "
+                f"`hearth deploy {self.base} --lora-adapters 4` turns it on"
+            )
         if self.is_coming:
             found += "; the earlier revision serves until all have it"
         problems = [each.words for each in self.replicas if each.error and not each.is_loaded]
@@ -93,6 +107,12 @@ def by_model(models: Iterable[Model]) -> Mapping[UUID, AdapterStatus]:
     ):
         loads[load.revision.model_id].append(load)
     wanted = {each.model_id: each for each in _wanted(rows)}
+    deployed = Deployment.objects.filter(revision__model__in=bases, archived_at=None).select_related("revision")
+    take = {
+        each.revision.model_id
+        for each in rollouts.all_as_wanted(deployed)
+        if engine_options.from_json(each.revision.options).lora_adapters
+    }
     files = weights.by_revision()
     owners = dict(Tenant.objects.filter(id__in={each.owner_id for each in rows}).values_list("id", "slug"))
     found = {}
@@ -108,8 +128,9 @@ def by_model(models: Iterable[Model]) -> Mapping[UUID, AdapterStatus]:
             digest=revision.digest,
             ready=ready[row.base_id],
             replicas=tuple(_on_replica(each) for each in loads[row.id] if each.revision_id == revision.id),
+            base_takes_adapters=row.base_id in take,
             is_coming=row.next_revision_id is not None,
-            fetches=tuple(each.words for each in files.get(revision.id, ()) if not each.is_ready),
+            fetches=tuple(each.words for each in files.get(revision.id, ()) if each.error and not each.is_ready),
         )
     return found
 

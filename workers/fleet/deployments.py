@@ -8,11 +8,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from catalogue import adapters, engine_options, registry
+from catalogue import registry
 from catalogue.models import Model, ModelRevision
 from tenants import audit
 from tenants.audit import Actor
-from workers.errors import BadCount, Conflict, NotFound, Refused
+from workers.errors import BadCount, Conflict, NotFound
 from workers.fleet import rollouts
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
 from workers.scheduler import placeholder_pools, reconciler, slot_leases
@@ -126,7 +126,7 @@ def redeploy(
         _link(row, pools)
         row.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(node__pool__in=pools).update(leaving=True)
     if (wanted.revision_id, wanted.slots_per_replica) != (revision.id, slots):
-        _require_room_for_adapters(revision)
+        rollouts.require_room_for_adapters(revision)
         rollouts.begin(actor, row, revision, slots)
     audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
     return row
@@ -230,20 +230,6 @@ def stop_all(actor: Actor) -> int:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": withdrawn})
     return withdrawn
-
-
-def _require_room_for_adapters(revision: ModelRevision) -> None:
-    """Raise Refused if engines of this revision could not load an adapter of the model."""
-    options = engine_options.from_json(revision.options)
-    most = options.lora_rank if options.lora_adapters else 0
-    for each in adapters.of(revision.model):
-        if each.adapter is not None and (rank := adapters.from_json(each.adapter).rank) > most:
-            why = f"its adapter {each.model.name!r} has rank {rank}, and its engines would load " + (
-                f"adapters up to rank {most}" if most else "none"
-            )
-            raise Refused(
-                "model", revision.model.name, why, f"archive that first: `hearth model archive {each.model.name}`"
-            )
 
 
 def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:

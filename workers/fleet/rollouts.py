@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from django.db import transaction
 
-from catalogue import registry
+from catalogue import adapters, engine_options, registry
 from catalogue.models import ModelRevision
 from tenants import audit
 from tenants.audit import Actor
@@ -24,6 +24,8 @@ from workers.serving import endpoints, rollout_policy
 from workers.serving.rollout_policy import RolloutPolicy
 
 _State = Rollout.State
+#: Adapters that an error names.
+MOST_NAMED = 5
 _SERVING = (Replica.State.READY, Replica.State.SUSPECT)
 
 
@@ -119,7 +121,8 @@ def resume(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
 def undo(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
     """Return to the revision before: of an open rollout, or of the last one that is done, by another rollout.
 
-    Returns the rollout, and whether this changed anything. Raises NotFound, Refused.
+    Returns the rollout, and whether this changed anything. Raises NotFound; Refused also while the model has adapters
+    that the engines of that revision could not load.
     """
     reconciler.lock(wait=True)
     found = lookup.deployment(deployment)
@@ -127,6 +130,7 @@ def undo(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
     if row is not None:
         changed = row.state != _State.UNDOING
         if changed:
+            require_room_for_adapters(row.earlier_revision)
             rollouts.undo(actor, row, f"undone by {actor.name}")
             tasks.hint(())
         return row, changed
@@ -136,6 +140,7 @@ def undo(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
         raise Refused("deployment", found.name, why, "deploy what it served before")
     if (last.earlier_revision_id, last.earlier_slots_per_replica) == (found.revision_id, found.slots_per_replica):
         raise Refused("deployment", found.name, "its last rollout changed nothing", "deploy what it served before")
+    require_room_for_adapters(last.earlier_revision)
     made = begin(actor, found, last.earlier_revision, last.earlier_slots_per_replica)
     return made or last, True
 
@@ -167,6 +172,29 @@ def set_policy(actor: Actor, deployment: str, policy: RolloutPolicy) -> bool:
     Deployment.objects.filter(id=row.id).update(rollout=after)
     audit.record(actor, "deployment.rollout_set", ("deployment", row.id), before=before, after=after)
     return True
+
+
+def require_room_for_adapters(revision: ModelRevision) -> None:
+    """Raise Refused if engines of this revision could not load an adapter of the model."""
+    options = engine_options.from_json(revision.options)
+    most = options.lora_rank if options.lora_adapters else 0
+    lost = [
+        (each.model.name, rank)
+        for each in adapters.of(revision.model)
+        if each.adapter is not None and (rank := adapters.from_json(each.adapter).rank) > most
+    ]
+    if not lost:
+        return
+    room = f"adapters up to rank {most}" if most else "no adapter"
+    named = ", ".join(f"{name!r} of rank {rank}" for name, rank in lost[:MOST_NAMED])
+    others = f" and {len(lost) - MOST_NAMED} others" if len(lost) > MOST_NAMED else ""
+    commands = "`, `".join(f"hearth model archive {name}" for name, _ in lost[:MOST_NAMED])
+    raise Refused(
+        "model",
+        revision.model.name,
+        f"those engines would load {room}, and it has {named}{others}",
+        f"archive what is to go first: `{commands}`",
+    )
 
 
 def end_open(actor: Actor, deployment: Deployment, why: str) -> None:

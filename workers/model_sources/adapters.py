@@ -23,7 +23,7 @@ from workers.fleet import rollouts
 from workers.model_sources import adapter_files, checks
 from workers.model_sources import files as model_files
 from workers.model_sources.files import ModelFiles
-from workers.models import Deployment
+from workers.models import AdapterLoad, Deployment
 from workers.weights import hub_tokens, secrets
 from workers.weights.folder import folder_digest
 
@@ -130,8 +130,8 @@ def check(spec: AdapterSpec, base: Base | None = None) -> Checked:
 def deploy(actor: Actor, checked: Checked) -> ModelRevision:
     """Let the replicas of its base load the adapter; an archived one is restored. Idempotent.
 
-    Of a known adapter this revision is active once every ready replica has loaded it. Raises NotAllowed if the name is
-    another tenant's.
+    Of a known adapter this revision is active once every ready replica has loaded it; where loading it failed it is
+    tried again at once. Raises NotAllowed if the name is another tenant's.
     """
     owner = tenants.find_tenant(checked.owner)
     base = Model.objects.get(name=checked.base)
@@ -142,7 +142,10 @@ def deploy(actor: Actor, checked: Checked) -> ModelRevision:
         secrets.use(actor, revision.model, checked.secret)
     adapters.want(actor, revision)
     administration.restore(actor, checked.described.name)
-    tasks.hint(())
+    failed = AdapterLoad.objects.filter(revision=revision, state=AdapterLoad.State.FAILED)
+    nodes = set(failed.exclude(replica__node=None).values_list("replica__node__name", flat=True))
+    failed.update(next_attempt_at=None, attempts=0)
+    tasks.hint(nodes)
     return revision
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 
 from catalogue import registry
 from catalogue.models import Model, ModelRevision
 from tenants.audit import SYSTEM
-from workers.models import AdapterLoad, Replica
+from workers.models import AdapterLoad, Replica, Weights
 from workers.serving import endpoints
 
 _State = AdapterLoad.State
@@ -21,6 +22,9 @@ _State = AdapterLoad.State
 _ENDED = (Replica.State.STOPPED, Replica.State.FAILED)
 #: An adapter that is not wanted any more stays for so long: gateways may send requests to it until they have read so.
 UNLOAD_AFTER = dt.timedelta(seconds=10)
+#: After so many failed attempts in a row a replica is not waited for.
+ATTEMPTS = 3
+_LOADED_NOW = Q(state=_State.LOADED, generation=F("replica__generation"))
 
 
 def renew() -> set[UUID]:
@@ -89,6 +93,47 @@ def promote() -> None:
         locked.save(update_fields=["next_revision"])
         registry.activate(SYSTEM, revision)
         endpoints.announce()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """An adapter that a ready replica does not have, and others serve. ``error``: why it does not come."""
+
+    name: str
+    error: str = ""
+
+
+def lacking() -> Mapping[UUID, Sequence[Lacking]]:
+    """Return what ready replicas lack of the adapters that others serve, by replica.
+
+    Until such a replica has them it takes the place of none that does. An adapter has an ``error`` once its engine has
+    refused it, or its node has not got its files, ATTEMPTS times.
+    """
+    fetch = Weights.objects.filter(
+        node=OuterRef("replica__node"),
+        revision=OuterRef("revision"),
+        state=Weights.State.FAILED,
+        attempts__gte=ATTEMPTS,
+    )
+    rows = (
+        AdapterLoad.objects.filter(unwanted_since=None, revision__superseded_at=None)
+        .filter(replica__state=Replica.State.READY, replica__desired_state=Replica.Desired.RUNNING)
+        .annotate(
+            has_it=ExpressionWrapper(_LOADED_NOW, output_field=BooleanField()),
+            not_fetched=Subquery(fetch.values("error")[:1]),
+        )
+        .select_related("revision__model")
+        .order_by("replica_id", "revision__model__name")
+    )
+    found = list(rows)
+    served = {row.revision_id for row in found if row.has_it}
+    lacked: dict[UUID, list[Lacking]] = defaultdict(list)
+    for row in found:
+        if row.revision_id in served and not row.has_it:
+            refused = row.error if row.state == _State.FAILED and row.attempts >= ATTEMPTS else ""
+            error = refused or row.not_fetched or ""
+            lacked[row.replica_id].append(Lacking(name=row.revision.model.name, error=error))
+    return lacked
 
 
 def takers() -> QuerySet[Replica]:

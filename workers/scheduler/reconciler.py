@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, cast
@@ -57,6 +57,8 @@ MOST_REVIVALS = 3
 
 _State = Replica.State
 _Kind = Literal["earlier", "new", "stray"]
+#: What replicas lack of the adapters that others serve.
+Lacked = Mapping[UUID, Sequence[adapters.Lacking]]
 #: States in which the replica has no process and gets none.
 ENDED = (_State.STOPPED, _State.FAILED, _State.LOST)
 #: States and target levels of placeholders whose process will be able to become a replica.
@@ -97,7 +99,8 @@ def tick() -> Outcome | None:
     nodes = _nodes()
     opened = rollouts.open_rollouts()
     fetched, fetching = weights.renew(node.id for node in nodes)
-    steps = plan(_deployments(fetched, opened, failover.works_again()), nodes)
+    lacking = adapters.lacking()
+    steps = plan(_deployments(fetched, opened, failover.works_again(), lacking), nodes)
     failover.record(steps, nodes)
     _note_waits(steps)
     placed = _place(steps, opened)
@@ -105,7 +108,7 @@ def tick() -> Outcome | None:
     touched = placed | _stop(steps) | set(filled) | fetching | adapters.renew()
     names = tuple(Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True))
     rollouts.note_waits(opened.values(), steps.waits_for)
-    canaries.start_due()
+    canaries.start_due(lacking)
     rollouts.finish(opened.values(), steps.finished)  # these two last, because they raise the policy epoch
     adapters.promote()
     return Outcome(
@@ -198,9 +201,10 @@ def _deployments(
     fetched: weights.Fetched,
     opened: Mapping[UUID, OpenRollout],
     works_again: Mapping[UUID, tuple[UUID, ...]] = MappingProxyType({}),
+    lacking: Lacked = MappingProxyType({}),
 ) -> tuple[DeploymentView, ...]:
     links = pool_requirements.usable_links()
-    replicas = _replicas(opened)
+    replicas = _replicas(opened, lacking)
     found = []
     waited = ExpressionWrapper(Now() - F("waits_since"), output_field=DurationField())
     for row in Deployment.objects.select_related("revision").annotate(waited=waited).order_by("id"):
@@ -227,8 +231,11 @@ def _deployments(
     return tuple(found)
 
 
-def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[_Kind, ReplicaView]]]:
-    """Return the wanted replicas of each deployment in order of creation, and what each is to its open rollout."""
+def _replicas(opened: Mapping[UUID, OpenRollout], lacking: Lacked) -> dict[UUID, list[tuple[_Kind, ReplicaView]]]:
+    """Return the wanted replicas of each deployment in order of creation, and what each is to its open rollout.
+
+    One that still loads adapters which others serve counts as one that starts, so that it replaces none of those.
+    """
     found: dict[UUID, list[tuple[_Kind, ReplicaView]]] = defaultdict(list)
     recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
     wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
@@ -237,9 +244,10 @@ def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[_Kind
         crashed = row.state == _State.BACKOFF and row.startup_seconds is not None
         of_rollout = opened.get(row.deployment_id)
         kind = _kind(row, of_rollout)
+        loads = any(not each.error for each in lacking.get(row.id, ()))
         view = ReplicaView(
             id=row.id,
-            state=row.state,
+            state=_State.WARMING if loads and row.state == _State.READY else row.state,
             node_id=row.node_id,
             pool_id=row.node.pool_id if row.node else None,
             requests=row.running_requests + row.waiting_requests,
@@ -247,7 +255,8 @@ def _replicas(opened: Mapping[UUID, OpenRollout]) -> dict[UUID, list[tuple[_Kind
             leaving=row.leaving,
             moves_back=row.moves_back,
             crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
-            serves=row.id in of_rollout.serving if of_rollout is not None and kind == "new" else _serves(row),
+            serves=not loads
+            and (row.id in of_rollout.serving if of_rollout is not None and kind == "new" else _serves(row)),
         )
         found[row.deployment_id].append((kind, view))
     return found

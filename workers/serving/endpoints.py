@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -9,17 +10,18 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from django.contrib.postgres.aggregates import BoolAnd
 from django.db import connection
-from django.db.models import F
+from django.db.models import Exists, F, Min, OuterRef, Q
 
 from catalogue import adapters, routing_policy
-from catalogue.models import ModelRevision
+from catalogue.models import Model, ModelRevision
 from catalogue.routing_policy import DEFAULT_ROUTING, Routing
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import base_url
 from workers.engines.errors import NoAuthority, UnknownEngineKey
-from workers.models import AdapterLoad, Replica
+from workers.models import AdapterLoad, Replica, Weights
 from workers.serving import engine_keys, engine_tls, rollout_policy
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,54 @@ _LOADED = CompiledQuery(
             "revision__digest",
             "engine_name",
         )
+    )
+)
+
+
+#: Adapters that every ready replica of their base has tried to load in vain. Gateways run this query as often.
+_REFUSED = CompiledQuery(
+    lambda: (
+        AdapterLoad.objects.filter(
+            unwanted_since=None,
+            replica__state=Replica.State.READY,
+            replica__desired_state=Replica.Desired.RUNNING,
+            revision__superseded_at=None,
+            revision__model__archived_at=None,
+        )
+        .values("revision__model__name")
+        .annotate(
+            refused=BoolAnd(
+                Q(state=AdapterLoad.State.FAILED)
+                | Q(state=AdapterLoad.State.WANTED)
+                & Exists(
+                    Weights.objects.filter(
+                        node=OuterRef("replica__node"), revision=OuterRef("revision"), state=Weights.State.FAILED
+                    )
+                )
+            ),
+            retry_at=Min("next_attempt_at"),
+        )
+        .filter(refused=True)
+        .order_by("revision__model__name")
+        .values_list("revision__model__name", "retry_at")
+    )
+)
+
+
+_REPLICAS_OF_BASE = Replica.objects.filter(
+    revision__model=OuterRef("base"), desired_state=Replica.Desired.RUNNING, deployment__archived_at=None
+).exclude(state__in=(Replica.State.STOPPED, Replica.State.FAILED))
+#: Adapters whose base has a ready replica, and none whose engine was started with LoRA. Gateways run this as often.
+_HOMELESS = CompiledQuery(
+    lambda: (
+        Model.objects.filter(
+            Exists(_REPLICAS_OF_BASE.filter(state=Replica.State.READY)),
+            ~Exists(_REPLICAS_OF_BASE.filter(revision__options__lora_adapters__gt=0)),
+            base__isnull=False,
+            archived_at=None,
+        )
+        .order_by("name")
+        .values_list("name")
     )
 )
 
@@ -166,6 +216,14 @@ def loaded_adapters() -> tuple[LoadedAdapter, ...]:
         )
         for replica_id, generation, model_name, revision_id, digest, engine_name in _LOADED.rows()
     )
+
+
+def refused_adapters() -> dict[str, dt.datetime | None]:
+    """Return the adapters that no ready replica could load, by name, with the time of the next attempt if it is known.
+
+    While one replica has it, or has not tried yet, an adapter is not among them; nor while its base has no replica.
+    """
+    return dict(_REFUSED.rows()) | dict.fromkeys((name for (name,) in _HOMELESS.rows()), None)
 
 
 def of_adapters(bases: Iterable[Endpoint], loaded: Iterable[LoadedAdapter]) -> list[Endpoint]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import threading
 import time
@@ -25,6 +26,7 @@ from billing.pricing import prices
 from billing.pricing.prices import PriceTable
 from catalogue import registry
 from catalogue.registry import Catalogue, ServedModel
+from gateway import errors
 from gateway.control_plane.model_contexts import ModelContexts
 from gateway.errors import Unavailable
 from tenants import policy_epoch
@@ -69,6 +71,8 @@ class ControlSnapshot:
     etas: Mapping[UUID, float]
     prices: PriceTable = field(default_factory=lambda: PriceTable(()))
     gateways: tuple[str, ...] = ()
+    #: Adapters that no replica of their base could load, with the time of the next attempt.
+    refused_adapters: Mapping[str, dt.datetime | None] = field(default_factory=dict)
     #: Memoised values of :meth:`endpoints_in`.
     _endpoints_in: dict[tuple[str, frozenset[str]], tuple[Endpoint, ...]] = field(
         init=False, default_factory=dict, compare=False, repr=False
@@ -83,6 +87,13 @@ class ControlSnapshot:
         if found is None:
             found = self._endpoints_in[model_name, regions] = tuple(each for each in every if each.region in regions)
         return found
+
+    def require_loadable(self, model: ServedModel) -> None:
+        """Raise Unavailable for an adapter that every ready replica of its base refuses: waiting would not help."""
+        if model.base and model.name in self.refused_adapters and not self.endpoints.get(model.name):
+            at = self.refused_adapters[model.name]
+            left = None if at is None else max(1.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+            raise errors.adapter_not_loaded(model.name, left)
 
     def startable_deployment(self, model: ServedModel, regions: frozenset[str] = frozenset()) -> Deployed | None:
         """Return a deployment that may start a replica of the model, that of the active revision first.
@@ -250,6 +261,7 @@ class SnapshotFeed:
             deployments=startup_eta.deployed(),
             etas=self._etas,
             gateways=self._gateways,
+            refused_adapters=endpoints.refused_adapters(),
         )
 
     def _callers(self, old: ControlSnapshot | None, changes: Changes | None) -> Snapshot:

@@ -132,6 +132,7 @@ class Inference:
     async def _reply(self, policy: CachePolicy, request: Request) -> StartedReply:
         """Return the first reply; wait for a replica if none is ready. Raises GatewayError."""
         context, timeline = self._context, self._context.timeline
+        self._components.feed.snapshot.require_loadable(context.model)
         before = self._coalescer.waited_seconds + timeline.queue_seconds
         ask = routing_request.build(context.call, context.caller, context.model, request.headers)
         queued = QueuedRequest(

@@ -325,6 +325,9 @@ def list_models(everything: bool, as_json: bool) -> None:
         for row in rows
     ]
     print(table(("MODEL", "OWNER", "VISIBLE TO", "READY", "ALIASES", "PRICE", "STATE"), cells))
+    for row in rows:
+        if row.trouble:
+            print(f"{row.name} {row.trouble}.")
 
 
 @model.command(short_help="Stop serving a model and hide it.")

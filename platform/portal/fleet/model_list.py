@@ -32,6 +32,8 @@ class ListedModel:
     base: str = ""
     #: Of a LoRA adapter: how far it is, and why no further.
     note: str = ""
+    #: The same if replicas cannot load it; else empty.
+    trouble: str = ""
 
     @property
     def shown_visibility(self) -> str:
@@ -86,6 +88,7 @@ def read(*, archived: bool) -> list[ListedModel]:
                 priced=model.name in priced,
                 base=load.base if load is not None else "",
                 note=load.words if load is not None else "",
+                trouble=load.words if load is not None and load.is_refused else "",
             )
         )
     return listed

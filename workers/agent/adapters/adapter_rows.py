@@ -15,7 +15,7 @@ from catalogue import adapters
 from tenants.ids import ReplicaId, RevisionId
 from workers.agent.store.replica_rows import NodeRows
 from workers.engines.arguments import is_fetched
-from workers.models import AdapterLoad, Replica, Weights
+from workers.models import AdapterLoad, Replica, ReplicaEvent, Weights
 from workers.scheduler.adapters import UNLOAD_AFTER
 from workers.serving import endpoints
 
@@ -45,6 +45,8 @@ class AdapterRow:
     generation: int
     loaded_as: str
     attempts: int
+    #: Why the last attempt failed; empty if it did not.
+    error: str
 
 
 class AdapterRows:
@@ -90,18 +92,24 @@ class AdapterRows:
                     generation=row.generation,
                     loaded_as=row.engine_name,
                     attempts=row.attempts,
+                    error=row.error,
                 )
             )
         return found
 
-    def move(self, row: AdapterRow, to: AdapterState, **changes: Any) -> bool:
+    def move(self, row: AdapterRow, to: AdapterState, *, event: str = "", **changes: Any) -> bool:
         """Move the adapter from the state in ``row`` to another, with the notice to gateways.
 
-        False if it has changed. Raises Superseded.
+        ``event``: what the history of its replica gets. False if it has changed. Raises Superseded.
         """
         with self._node.owning():
             same = AdapterLoad.objects.filter(id=row.load_id, state=row.state)
             changed = same.update(state=to, state_since=Now(), **changes)
-            if changed and "loaded" in (row.state, to):
+            if changed and to != row.state:
                 endpoints.announce()
+            if changed and event:
+                ready = Replica.State.READY
+                ReplicaEvent.objects.create(
+                    replica_id=row.replica_id, from_state=ready, to_state=ready, reason=event[:500]
+                )
             return bool(changed)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from django.db.models.functions import Now
 
@@ -106,13 +106,19 @@ class AdapterLifecycle:
         row = rows.get(call.row.load_id)
         if row is None:  # nobody wants it any more, or its replica does not serve now: it is looked at again
             return
-        facts = {"generation": call.generation, "next_attempt_at": None, "error": "", "attempts": 0}
+        facts: dict[str, Any] = {"generation": call.generation, "next_attempt_at": None, "error": "", "attempts": 0}
         if call.problem:
             self._failed(row, call.problem)
         elif call.does == "unload":
             self._rows.move(row, "unloaded", **facts)
             log.info("adapter %s unloaded from replica %s", row.loaded_as, row.replica_id)
-        elif self._rows.move(row, "loaded", engine_name=call.row.engine_name, **facts):
+        elif self._rows.move(
+            row,
+            "loaded",
+            event=f"the adapter {row.model_name} is loaded, after {row.attempts} failures" if row.attempts else "",
+            engine_name=call.row.engine_name,
+            **facts,
+        ):
             log.info("adapter %s loaded on replica %s", call.row.engine_name, row.replica_id)
         tasks.wake_control()  # a revision may have waited for it, and what is unloaded is forgotten
 
@@ -121,7 +127,12 @@ class AdapterLifecycle:
         delay = backoff_seconds(self._timeouts, attempts, random.random())
         log.warning("adapter %s on replica %s: %s; next attempt in %.0f s", row.engine_name, row.replica_id, why, delay)
         self._rows.move(
-            row, "failed", error=why[:500], attempts=attempts, next_attempt_at=Now() + dt.timedelta(seconds=delay)
+            row,
+            "failed",
+            event="" if why[:500] == row.error else f"the adapter {row.model_name} cannot be loaded: {why}",
+            error=why[:500],
+            attempts=attempts,
+            next_attempt_at=Now() + dt.timedelta(seconds=delay),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from tenants.ids import ReplicaId, RevisionId
 from workers.engines.driver import serves_embeddings
 from workers.engines.errors import NoAuthority, UnknownEngineKey
 from workers.models import Replica, Rollout
+from workers.scheduler.adapters import Lacking
 from workers.scheduler.rollout import canary_requests
 from workers.serving import endpoints, engine_keys, engine_tls, rollout_policy
 from workers.serving.canary import OPENED, CanaryTarget
@@ -47,16 +49,20 @@ class _Due:
     policy: RolloutPolicy = field(repr=False)
 
 
-def start_due() -> None:
+def start_due(lacking: Mapping[UUID, Sequence[Lacking]]) -> None:
     """Start the canaries of every new replica that is ready; call it inside reconcile's transaction.
 
-    A replica without anything to check passes at once: its agent has had a token of it.
+    One that lacks adapters which others serve waits for them, and fails if its engine refuses one. A replica without
+    anything to check passes at once: its agent has had a token of it.
     """
     late = Q(canary=_Canary.RUNNING, canary_at__lt=Now() - LONGEST)
     waiting = Replica.objects.filter(Q(canary=_Canary.PENDING) | late, state=Replica.State.READY)
     of_rollout = Q(rollout__finished_at=None) | Q(rollout__state=Rollout.State.DONE)
     rows = waiting.filter(of_rollout, desired_state=Replica.Desired.RUNNING).exclude(id__in=_under_way)
     for row in rows.select_related("deployment", "revision__model", "rollout", "node").order_by("id"):
+        if row.canary == _Canary.PENDING and (missing := lacking.get(row.id)):
+            _wait_for(row, missing)
+            continue
         policy = rollout_policy.read(row.deployment.rollout)
         if not policy.canaries:
             _write(row, _Canary.PASSED, "it has generated a token")
@@ -71,6 +77,17 @@ def start_due() -> None:
             continue
         _write(row, _Canary.RUNNING, "")
         transaction.on_commit(partial(_submit, due))
+
+
+def _wait_for(row: Replica, missing: Sequence[Lacking]) -> None:
+    """Note which adapters a replica waits for; fail it if one does not come."""
+    refused = next((each for each in missing if each.error), None)
+    if refused is not None:
+        _write(row, _Canary.FAILED, f"the adapter {refused.name} cannot be loaded: {refused.error}")
+        return
+    note = f"waits for the adapters {', '.join(each.name for each in missing)}"[:500]
+    if row.canary_note != note:
+        _write(row, _Canary.PENDING, note)
 
 
 def _submit(due: _Due) -> None:

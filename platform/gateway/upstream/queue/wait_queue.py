@@ -63,8 +63,8 @@ class ReplicaQueue:
         """Return the result of ``attempt``, called each time the replicas have changed while it raises NOT_NOW.
 
         ``failure``: the error of the first attempt. Raises it, or a later one, if no replica can start, the time is
-        over or too many engines failed on the request; Unavailable if the tenant's queue is full; and other errors of
-        ``attempt``. Only the waiting counts against the time.
+        over or too many engines failed on the request; Unavailable if the tenant's queue is full or no engine can load
+        the model, an adapter; and other errors of ``attempt``. Only the waiting counts against the time.
         """
         began = time.monotonic()
         outcome: Outcome = "client_gone"
@@ -87,6 +87,7 @@ class ReplicaQueue:
             raise self._not_startable(request, failure)
         self._require_capacity(request)  # once: a request keeps its place between attempts
         while True:
+            self._feed.snapshot.require_loadable(request.model)
             deployed = self._startable(request)
             if deployed is None:
                 raise self._not_startable(request, failure)

@@ -418,6 +418,6 @@ def test_lora_is_not_turned_off_under_an_adapter_unless_the_document_archives_it
     text = _with_adapter(lora.write(tmp_path / "tone"))
     _apply(text)
     plain = WHOLE.replace("    drain_seconds", "    options: {}\n    drain_seconds")
-    with pytest.raises(BadDocument, match="its adapter 'chat:tone' has rank 8"):
+    with pytest.raises(BadDocument, match="it has 'chat:tone' of rank 8"):
         _apply(plain)
     assert ("archive", "adapter", "chat:tone") in _names(_apply(f"{plain}adapters: []\n", prune=True).changes)
