@@ -1,6 +1,8 @@
-"""Read the terms of a plan from YAML or JSON text. An error names the line and the field."""
+"""The terms of a plan as text: read from YAML or JSON, and written as YAML. An error names the line and the field."""
 
 from __future__ import annotations
+
+import yaml
 
 from billing.errors import BadTerms
 from billing.plans import terms
@@ -19,3 +21,9 @@ def read(text: str) -> Terms:
         return terms.read(reading.values(text, _KEYS))
     except BadTerms as error:
         raise reading.locate(text, BadDocument(f"{error.problem}.", error.field)) from None
+
+
+def text(found: Terms) -> str:
+    """Return terms as YAML."""
+    written: str = yaml.safe_dump(terms.document(found), sort_keys=False)
+    return written

@@ -7,9 +7,10 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, fleet_file, models, months, nodes, prices, retention, secrets, tenants
+from portal.pages.operator import fleet, fleet_file, models, months, nodes, plans, prices, retention, secrets, tenants
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
+from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
 urlpatterns: list[URLPattern] = [
@@ -31,6 +32,7 @@ urlpatterns: list[URLPattern] = [
     path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
     path("models/<path:name>/", models.edit, name="model"),
     path("prices/", prices.index, name="prices"),
+    path("plans/", plans.index, name="plans"),
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
     path("months/", months.index, name="months"),
@@ -46,6 +48,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/savings/", savings.of_tenant, name="savings"),
     path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
+    path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),

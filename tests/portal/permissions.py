@@ -21,6 +21,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.months import closing, reopening
+from billing.plans import registry as plans
+from billing.plans.terms import Terms
 from billing.reports.statements import Month
 from catalogue.models import ModelRevision
 from portal import urls as page_urls
@@ -74,6 +76,9 @@ GONE = "gone"
 FOR_TENANT = " for the tenant"
 
 
+#: A plan, and a month that has not begun.
+PLAN = "gold"
+LATER = f"{timezone.now().year + 1}-06"
 #: A node whose agent is silent.
 LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
@@ -173,7 +178,7 @@ class Scene:
             "deployment": ROLLED if ABOUT_OPEN_ROLLOUT.search(path) else fixtures.MODEL,
             "replica": self.fleet.ready.id, "node": node, "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
-            "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta",
+            "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
         }  # fmt: skip
         return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
 
@@ -197,6 +202,9 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
+    "PUT /plans/{plan}": lambda place: {"from_month": LATER, "terms": {}},
+    "POST /plans/{plan}/preview": lambda place: {"terms": {}},
+    "PUT /tenants/{tenant}/plan": lambda place: {"plan": PLAN, "from_month": LATER},
     "POST /prices": lambda place: {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
     },
@@ -221,6 +229,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
+    "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
     "POST /portal/fleet/file/": lambda place: {
@@ -286,6 +295,7 @@ def build(world: World, folder: Path) -> Scene:
         earlier_slots_per_replica=1,
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
+    plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     fleet = fleet_fixture.build(world)
     Node.objects.create(name=LOST, pool=Pool.objects.get(name="spare"))
     return Scene(

@@ -33,20 +33,21 @@ EARLIEST_ZONE = timedelta(hours=14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """The terms that a tenant has in a month."""
+    """The terms that a tenant has, from a month on. ``plan`` None: list prices alone."""
 
-    plan: str
+    from_month: date
+    plan: str | None
     currency: str
     terms: Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A plan, the months from which its versions hold, and the tenants to which it is assigned, with the month."""
+    """A plan, its versions, the latest first, and the tenants to which it is assigned, with the month."""
 
     plan: Plan
     only_for: str
-    months: tuple[date, ...]
+    versions: tuple[PlanVersion, ...]
     tenants: tuple[tuple[str, date], ...]
 
 
@@ -66,7 +67,31 @@ def agreed(tenant_id: UUID, month: date) -> Agreed | None:
         return None
     version = _version(row.plan, month)
     assert version is not None, "a plan is assigned from its first version on, and versions are never deleted"
-    return Agreed(plan=row.plan.name, currency=row.plan.currency, terms=documents.read(version.terms))
+    return _agreed(version.from_month, row.plan, version)
+
+
+def agreements(tenant: Tenant) -> list[Agreed]:
+    """Return the terms of a tenant, each with the month from which on it has them, the earliest first."""
+    rows = list(TenantPlan.objects.filter(tenant_id=tenant.id).select_related("plan").order_by("from_month"))
+    found = []
+    for number, row in enumerate(rows, 1):
+        behind = rows[number].from_month if number < len(rows) else date.max
+        if row.plan is None:
+            found.append(Agreed(from_month=row.from_month, plan=None, currency=tenant.currency, terms=Terms()))
+            continue
+        first = _version(row.plan, row.from_month)
+        later = row.plan.versions.filter(from_month__gt=row.from_month, from_month__lt=behind).order_by("from_month")
+        for version in [first, *later]:
+            assert version is not None, "a plan is assigned from its first version on"
+            found.append(_agreed(max(row.from_month, version.from_month), row.plan, version))
+    return found
+
+
+def latest(name: str) -> Agreed:
+    """Return the latest terms of a plan. Raises NotFound."""
+    plan = find(name)
+    version = versions(plan)[0]
+    return _agreed(version.from_month, plan, version)
 
 
 @transaction.atomic
@@ -129,15 +154,15 @@ def assign(actor: Actor, tenant: Tenant, name: str | None, from_month: date) -> 
 
 def versions(plan: Plan) -> list[PlanVersion]:
     """Return a plan's versions, the latest first."""
-    return list(plan.versions.order_by("-from_month"))
+    return list(plan.versions.select_related("plan").order_by("-from_month"))
 
 
 def listed() -> list[Listed]:
     """Return all plans by name."""
     slugs = dict(Tenant.objects.values_list("id", "slug"))
-    months: dict[UUID, list[date]] = defaultdict(list)
-    for plan_id, month in PlanVersion.objects.order_by("from_month").values_list("plan_id", "from_month"):
-        months[plan_id].append(month)
+    of_plan: dict[UUID, list[PlanVersion]] = defaultdict(list)
+    for version in PlanVersion.objects.order_by("-from_month"):
+        of_plan[version.plan_id].append(version)
     tenants: dict[UUID, list[tuple[str, date]]] = defaultdict(list)
     for row in TenantPlan.objects.exclude(plan=None).order_by("from_month"):
         assert row.plan_id is not None
@@ -146,11 +171,15 @@ def listed() -> list[Listed]:
         Listed(
             plan=plan,
             only_for=slugs.get(plan.tenant_id, "") if plan.tenant_id else "",
-            months=tuple(months[plan.id]),
+            versions=tuple(of_plan[plan.id]),
             tenants=tuple(tenants[plan.id]),
         )
         for plan in Plan.objects.order_by("name")
     ]
+
+
+def _agreed(from_month: date, plan: Plan, version: PlanVersion) -> Agreed:
+    return Agreed(from_month=from_month, plan=plan.name, currency=plan.currency, terms=documents.read(version.terms))
 
 
 def _version(plan: Plan, month: date) -> PlanVersion | None:

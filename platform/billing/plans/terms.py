@@ -36,7 +36,8 @@ Amount = (
     ]
     | Annotated[float, Meta(ge=0, lt=1e9)]
 )
-ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
+#: Without control characters and halves of characters, which the database refuses.
+ModelName = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]{1,200}$", description="What clients call it.")]
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 
@@ -84,6 +85,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 #: What fields take that are text or a number.
 _FORMATS = {
+    "models": "Use 1 to 200 characters, without control characters",
     "percent": "Use 0 to 100, with at most two decimals",
     **dict.fromkeys(("amount", "minimum"), "Use an amount from 0 to 999999999, with at most two decimals"),
 }
@@ -170,4 +172,5 @@ def _bad(error: str) -> BadTerms:
         return BadTerms(f"{field}.{unknown[1]}".removeprefix("."), "There is no such field")
     if problem.startswith("Invalid enum value"):
         return BadTerms(field, f"Use one of {', '.join(get_args(LineClass))}")
-    return BadTerms(field, _FORMATS.get(field.rpartition(".")[2], problem.replace("Object m", "M")))
+    name = field.rpartition(".")[2].partition("[")[0]
+    return BadTerms(field, _FORMATS.get("" if "`array`" in problem else name, problem.replace("Object m", "M")))

@@ -62,6 +62,13 @@ class PriceTable:
                 return prices[position - 1]
         return None
 
+    def scheduled(self, tenant_id: UUID, model_name: str, moment: datetime) -> list[Price]:
+        """Return the prices after ``moment``: the tenant's own if it has any, then or now, else the platform's."""
+        for owner in (tenant_id, None):
+            if prices := self._prices.get((owner, model_name), []):
+                return prices[bisect_right(prices, moment, key=_effective_from) :]
+        return []
+
     def accepted(self, tenant_id: UUID, model_name: str, request_id: UUID) -> Price | None:
         """Return the price of a request that runs now, as :meth:`charged` does."""
         for owner in (tenant_id, None):

@@ -105,7 +105,7 @@ def list_plans(as_json: bool) -> None:
                 each.plan.name,
                 each.plan.currency,
                 each.only_for,
-                ", ".join(f"{month:%Y-%m}" for month in each.months),
+                ", ".join(f"{version.from_month:%Y-%m}" for version in reversed(each.versions)),
                 ", ".join(f"{slug} ({month:%Y-%m})" for slug, month in each.tenants),
             )
             for each in registry.listed()
@@ -165,14 +165,13 @@ def preview(name: str | None, file: IO[str] | None, currency: str, slugs: tuple[
 
         from billing.months import previews
         from billing.plans import registry
-        from billing.plans import terms as documents
         from tenants.registry import find_tenant
 
         if name is None:
             terms = _read(file)
         else:
-            found = registry.find(name)
-            terms, currency = documents.read(registry.versions(found)[0].terms), found.currency
+            found = registry.latest(name)
+            terms, currency = found.terms, found.currency
         now = timezone.now()
         tenants = [find_tenant(slug) for slug in slugs] or previews.billed_tenants(now)
         rows = [_cells(each) for each in previews.of_terms(terms, currency, tenants, now)]

@@ -79,6 +79,10 @@ def _from_domain(error: Exception) -> Response | None:
             response = envelope(str(error), 409, "month_open")
         case billing.NotReopened():
             response = envelope(f"{error}.", 409, "month_not_reopened")
+        case billing.BadTerms(field=field):
+            response = envelope(f"{error}.", 400, "invalid_value", field or None)
+        case billing.PlanRefused():
+            response = envelope(str(error), 409, "plan_refused")
         case billing.BillingError():
             response = _from_billing(error)
         case BadDocument():

@@ -8,7 +8,7 @@ from portal.api import not_found, operator_tokens, retention, secrets
 from portal.api.fleet import adapter_views, document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
-from portal.api.usage import models, months, partitions, prices, savings, statements, usage
+from portal.api.usage import models, months, partitions, plans, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -84,6 +84,11 @@ urlpatterns: list[URLPattern] = [
     path("fleet/pools/<slug:pool>/settings", views.PoolSettingsView.as_view()),
     path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
+    path("plans", plans.PlansView.as_view()),
+    path("plans/<slug:plan>", plans.PlanView.as_view()),
+    path("plans/<slug:plan>/preview", plans.PreviewView.as_view()),
+    path("plan-schema", plans.SchemaView.as_view()),
+    path("tenants/<slug:tenant>/plan", plans.TenantPlanView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("retention", retention.RetentionView.as_view()),

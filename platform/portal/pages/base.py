@@ -166,6 +166,7 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("savings", "Savings", "savings", "portal:savings"),
         ("statement", "Statement", "statement", "portal:statement"),
+        ("tenant-prices", "Prices", "prices", "portal:tenant-prices"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("projects", "Projects", "projects", "portal:projects"),
         ("limits", "Limits and budgets", "limits", "portal:limits"),

@@ -28,6 +28,8 @@ from billing.reports.statements import Line
         ),
         ({"discounts": [{"percent": 5, "for": "x"}]}, "discounts[0].for", "There is no such field"),
         ({"discounts": [{"percent": 5}] * (MOST + 1)}, "discounts", "Expected `array` of length <= 50"),
+        ({"discounts": [{"percent": 5, "models": ["a\0"]}]}, "discounts[0].models[0]", "Use 1 to 200 characters"),
+        ({"discounts": [{"percent": 5, "models": ["\ud800"]}]}, "discounts[0].models[0]", "Use 1 to 200 characters"),
         ({"allowances": [{}]}, "allowances[0]", "Give either tokens or amount"),
         ({"allowances": [{"tokens": 1, "amount": 1}]}, "allowances[0]", "Give either tokens or amount"),
         ({"allowances": [{"tokens": -1}]}, "allowances[0].tokens", "Expected `int` >= 0"),

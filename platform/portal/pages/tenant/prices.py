@@ -1,0 +1,85 @@
+"""The prices that a tenant pays: of each model that it may call, and the terms of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing.plans import registry, wording
+from billing.pricing import prices
+from billing.pricing.rating import Price
+from catalogue.models import Model
+from portal.access.principal import Principal, tenant_for
+from portal.pages.base import page, show
+from tenants.database.rls import as_tenant
+from tenants.ids import TenantId
+from tenants.models import Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceDisplay:
+    """A model with a price of it; None: it has none."""
+
+    model: str
+    price: Price | None
+    state: Literal["current", "scheduled"] = "current"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermsDisplay:
+    """Terms in plain words, from a month on."""
+
+    from_month: date
+    plan: str | None
+    words: tuple[str, ...]
+    is_current: bool
+
+
+@require_GET
+@page
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
+    """Show the prices of each model, now and scheduled, and the terms of the tenant's plan."""
+    tenant = tenant_for(principal, slug)
+    now = timezone.now()
+    with as_tenant(TenantId(tenant.id)):
+        rows, terms = _prices(tenant, now), _terms(tenant, now)
+    context = {"rows": rows, "terms": terms}
+    return show(request, principal, "portal/tenant_prices.html", context, active="tenant-prices", tenant=tenant)
+
+
+def _prices(tenant: Tenant, now: datetime) -> list[PriceDisplay]:
+    names = sorted(
+        Model.objects.filter(archived_at=None)
+        .filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant) | Q(shared_with__contains=[tenant.id]))
+        .values_list("name", flat=True)
+    )
+    table = prices.table_for([tenant.id], names)
+    rows = []
+    for name in names:
+        rows.append(PriceDisplay(model=name, price=table.at(tenant.id, name, now)))
+        rows += [
+            PriceDisplay(model=name, price=each, state="scheduled") for each in table.scheduled(tenant.id, name, now)
+        ]
+    return rows
+
+
+def _terms(tenant: Tenant, now: datetime) -> list[TermsDisplay]:
+    found = registry.agreements(tenant)
+    today = now.astimezone(ZoneInfo(tenant.billing_timezone)).date()
+    begun = [each.from_month for each in found if each.from_month <= today]
+    return [
+        TermsDisplay(
+            from_month=each.from_month,
+            plan=each.plan,
+            words=wording.sentences(each.terms, each.currency),
+            is_current=bool(begun) and each.from_month == begun[-1],
+        )
+        for each in found
+    ]
