@@ -78,9 +78,17 @@ def test_every_variable_is_a_setting_or_one_of_the_images(path: Path) -> None:
 def test_no_password_has_a_default(path: Path) -> None:
     secret = [found for found in INTERPOLATION.findall(path.read_text()) if "PASSWORD" in found[1] or "URL" in found[1]]
     assert secret
-    # without its password the Redis user of nodes is off
-    assert {kind for _, name, kind, _ in secret if name != "HEARTH_NODE_REDIS_PASSWORD"} == {"?"}
-    assert {default for _, name, _, default in secret if name == "HEARTH_NODE_REDIS_PASSWORD"} <= {""}
+    # without its password the Redis user of nodes is off, and without these addresses a node brings its own
+    optional = {"HEARTH_NODE_REDIS_PASSWORD", "HEARTH_NODE_DATABASE_URL", "HEARTH_NODE_REDIS_URL"}
+    assert {kind for _, name, kind, _ in secret if name not in optional} == {"?"}
+    assert {default for _, name, _, default in secret if name in optional} <= {""}
+
+
+def test_the_portal_gets_what_it_gives_to_machines_that_join() -> None:
+    given = service(COMPOSE, "portal")["environment"]
+    assert given["HEARTH_NODE_DATABASE_URL"] == "${HEARTH_NODE_DATABASE_URL:-}"
+    assert given["HEARTH_NODE_REDIS_URL"] == "${HEARTH_NODE_REDIS_URL:-}"
+    assert given["REDIS_URL"] == service(COMPOSE, "gateway")["environment"]["REDIS_URL"]
 
 
 def test_compose_and_documentation_give_nodes_the_same_rights_in_redis() -> None:

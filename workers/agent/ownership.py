@@ -65,7 +65,7 @@ class NodeOwnership:
         self._timeouts = timeouts
         self._counters = counters
         self._monitor = monitor
-        self._tls = NodeTls(CertificateRows(rows), folders.data, folders.account)
+        self._tls = NodeTls(CertificateRows(rows), folders.data, folders.account, timeouts)
         self._engines = EngineProcesses(self._paths, self._tls, shutdown_seconds=timeouts.engine_shutdown_seconds)
         self._zygotes = ZygoteProcesses(self._paths)
         self._slot_guard = SlotGuard(

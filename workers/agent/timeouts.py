@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workers.certificates.authority import NODE_LIFE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -44,6 +46,11 @@ class Timeouts:
     #: Between two readings of the devices and of what engines use, and between two writes of them to the database.
     readings_seconds: float = 5.0
     store_readings_seconds: float = 10.0
+    #: Between two readings of the node's certificate: while one is awaited, and after that.
+    awaited_certificate_seconds: float = 0.5
+    certificate_seconds: float = 10.0
+    #: The age at which a certificate is renewed: half of its life.
+    certificate_age_seconds: float = NODE_LIFE.total_seconds() / 2
     #: How long an engine may take after SIGTERM to finish its requests, and then to exit.
     engine_shutdown_seconds: float = 10.0
     kill_after_seconds: float = 15.0

@@ -71,12 +71,13 @@ class Validity:
     begins_at: dt.datetime
     ends_at: dt.datetime
 
-    def is_due(self, now: dt.datetime) -> bool:
-        """Return whether half of its life is over, so that it is to be renewed."""
-        return now >= self.begins_at + (self.ends_at - self.begins_at) / 2
+    @property
+    def made_at(self) -> dt.datetime:
+        """Return when it was made."""
+        return self.begins_at + CLOCK_SKEW
 
 
-def new_authority() -> Authority:
+def new_authority(*, life: dt.timedelta = AUTHORITY_LIFE) -> Authority:
     """Return a new authority."""
     key = _new_key()
     name = _name(f"Hearth cluster {secrets.token_hex(4)}")
@@ -87,7 +88,7 @@ def new_authority() -> Authority:
         **dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False),
     )
     made = (
-        _builder(name, name, key.public_key(), AUTHORITY_LIFE)
+        _builder(name, name, key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -143,7 +144,7 @@ def validity(certificate: str) -> Validity:
 
 def made_at(authority: Authority) -> dt.datetime:
     """Return when an authority was made."""
-    return validity(authority.certificate).begins_at + CLOCK_SKEW
+    return validity(authority.certificate).made_at
 
 
 def belongs(certificate: str, key: str) -> bool:

@@ -17,6 +17,7 @@ import psycopg
 
 from hearth import environment, role_account, secrets
 from hearth.checks import (
+    certificates,
     database_connections,
     database_guards,
     engine_network,
@@ -60,6 +61,7 @@ def findings(instance: Instance) -> list[Finding]:
         *_node_rights(instance, settings),
         *_passwords(settings),
         *_secrets(instance),
+        *certificates.of_authority(instance),
         *_web(settings),
         *_demo_tenants(instance, settings),
         *_engines(instance, settings),
@@ -104,11 +106,12 @@ def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]
 
 
 def _live_database(instance: Instance) -> Iterator[Finding]:
-    """Yield what is missing from the guards of the database. A server that does not respond is left out."""
+    """Yield what is wrong in the database: its guards, the nodes. A server that does not respond is left out."""
     try:
         url = instance.app_url()
         if url:
             yield from database_guards.findings(url)
+            yield from certificates.of_database(url)
     except (SecretsError, psycopg.OperationalError):
         return
 

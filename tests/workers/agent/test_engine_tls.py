@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import socket
 import ssl
@@ -13,26 +12,38 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db.models.functions import Now
 from django.test import override_settings
 
+from catalogue.models import ModelRevision
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.connection import ConnectFailed, ConnectionLost
 from hearth import secrets
-from tests.workers.agent_processes import NODE, agent_thread, in_state, until
+from tenants import registry as tenants
+from tenants.audit import SYSTEM
+from tests import lora
+from tests.workers.agent_processes import NODE, QUICK, KeptCanaries, agent_thread, in_state, until, warm
 from tests.workers.conftest import Fleet
-from workers.agent.processes import node_tls
+from workers.agent.agent import engine_metrics
 from workers.certificates import authority as certificates
 from workers.certificates import contexts
 from workers.certificates.authority import Credential
-from workers.models import GatewayLoad, NodeCertificate, Replica
+from workers.fleet import deployments, rollouts
+from workers.model_sources import adapters as sources
+from workers.model_sources.adapters import AdapterSpec
+from workers.models import Deployment, GatewayLoad, NodeCertificate, Pool, Replica, Rollout
 from workers.scheduler import node_certificates, reconciler
 from workers.serving import endpoints
+from workers.serving.canary import OPENED
 from workers.serving.endpoints import Endpoint
 from workers.serving.engine_tls import GATEWAY
+from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ADDRESS = "127.0.0.2"
+#: Of an agent that notices a new certificate at once.
+ATTENTIVE = replace(QUICK, awaited_certificate_seconds=0.1, certificate_seconds=0.1)
 
 
 @pytest.fixture
@@ -176,15 +187,12 @@ def tls_engine(fleet: Fleet, data_dir: Path, remote: None) -> Iterator[Endpoint]
             assert endpoints.ready() == ()  # a gateway without an authority leaves it out
 
 
-def test_a_stream_goes_on_while_the_certificate_is_renewed(
-    fleet: Fleet, data_dir: Path, remote: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_goes_on_while_the_certificate_is_renewed(fleet: Fleet, data_dir: Path, remote: None) -> None:
     fleet.revision.engine_args = ["--decode-tokens-per-second", "20"]
     fleet.revision.save()
-    with agent_thread(data_dir):
+    with agent_thread(data_dir, timeouts=replace(ATTENTIVE, certificate_age_seconds=2.0)):
         engine = served(fleet)
         process = Replica.objects.get().pid
-        first = identity(data_dir)
         tls = contexts.TlsPeer(server_name=engine.tls_name, context=GATEWAY.context)
         host, _, port = engine.base_url.removeprefix("https://").rpartition(":")
         link = contexts.connection(host, int(port), timeout_seconds=60, tls=tls)
@@ -193,9 +201,8 @@ def test_a_stream_goes_on_while_the_certificate_is_renewed(
         link.request("POST", "/v1/completions", json.dumps(body).encode(), headers)
         stream = link.getresponse()
         assert stream.readline().startswith(b"data:")
+        first = identity(data_dir)
 
-        monkeypatch.setattr(node_tls, "PAUSE_SECONDS", 0.1)
-        monkeypatch.setattr(certificates.Validity, "is_due", _is_older_than(dt.datetime.now(dt.UTC)))
         signed(lambda: identity(data_dir)["certificate"] != first["certificate"])
         assert identity(data_dir)["key"] != first["key"]
 
@@ -210,11 +217,6 @@ def test_a_stream_goes_on_while_the_certificate_is_renewed(
         assert (Replica.objects.get().state, Replica.objects.get().pid) == ("ready", process)
 
 
-def _is_older_than(moment: dt.datetime) -> Callable[[certificates.Validity, dt.datetime], bool]:
-    """Return a rule by which only certificates of before a moment are to be renewed."""
-    return lambda validity, now: validity.ends_at < moment + certificates.NODE_LIFE
-
-
 def _certificate(engine: Endpoint) -> bytes | None:
     """Return the certificate that an engine shows now, DER."""
     host, _, port = engine.base_url.removeprefix("https://").rpartition(":")
@@ -226,13 +228,10 @@ def _certificate(engine: Endpoint) -> bytes | None:
 
 
 @pytest.mark.long
-def test_a_rotated_authority_reaches_engines_that_run(
-    fleet: Fleet, data_dir: Path, remote: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_tls, "PAUSE_SECONDS", 0.1)
+def test_a_rotated_authority_reaches_engines_that_run(fleet: Fleet, data_dir: Path, remote: None) -> None:
     before = settings.SECRETS
     rotated = secrets.rotated(before, caches=False)
-    with agent_thread(data_dir):
+    with agent_thread(data_dir, timeouts=ATTENTIVE):
         engine = served(fleet)
         with override_settings(SECRETS=rotated):
             signed(lambda: NodeCertificate.objects.get().authority == rotated.authorities[0].fingerprint)
@@ -300,3 +299,59 @@ def test_a_request_that_cannot_be_signed_is_refused_with_the_reason(fleet: Fleet
     found = NodeCertificate.objects.get()
     assert (found.certificate, found.refusal) == ("", "it is no request for a certificate")
     assert node_certificates.sign_due() == 0
+
+
+@pytest.mark.long
+def test_a_promoted_engine_serves_adapters_canaries_and_metrics_over_tls(
+    fleet: Fleet, data_dir: Path, remote: None, tmp_path: Path, kept: KeptCanaries
+) -> None:
+    """Whatever connects to an engine shows a certificate: the agent's loads and readings, and a rollout's canary."""
+    Pool.objects.update(placeholders_per_node=1, placeholder_level="h2")
+    ModelRevision.objects.filter(id=fleet.revision.id).update(options={"lora_adapters": 2})
+    fleet.revision.refresh_from_db()
+    deployment = fleet.deploy(1)
+    Deployment.objects.filter(id=deployment.id).update(min_replicas=0, desired_replicas=0, max_replicas=4)
+    tenants.create_tenant(SYSTEM, slug="acme", name="Acme")
+    with agent_thread(data_dir):
+        (placeholder,) = signed(warm("h2"))
+        Deployment.objects.filter(id=deployment.id).update(min_replicas=1, desired_replicas=1)
+        (replica,) = signed(in_state("ready"))
+        assert (replica.start_level, replica.pid) == ("h2", placeholder.pid)
+        (engine,) = endpoints.ready()
+        assert engine.base_url.startswith(f"https://{ADDRESS}:")
+        assert asked(engine, GATEWAY.context()) == 200
+
+        spec = AdapterSpec(name="tiny-chat:tone", source=str(lora.write(tmp_path / "tone")), owner="acme")
+        sources.deploy_spec(SYSTEM, spec, print)
+        (adapter,) = signed(lambda: endpoints.of_adapters(endpoints.ready(), endpoints.loaded_adapters()))
+        assert (adapter.base_url, adapter.tls_name) == (engine.base_url, engine.tls_name)
+
+        page = until(lambda: engine_metrics(str(replica.id)))
+        assert page is not None and b"vllm:num_requests_running" in page
+
+        policy = RolloutPolicy(canaries=(CanaryPrompt(prompt="Count.", max_tokens=4),), min_ready_seconds=0)
+        rollouts.set_policy(SYSTEM, deployment.name, policy)
+        new = ModelRevision.objects.create(
+            model=fleet.revision.model,
+            source="/models/tiny",
+            digest="1" * 64,
+            engine="simulated",
+            context_length_tokens=2048,
+            options={"lora_adapters": 2},
+            superseded_at=Now(),
+        )
+        deployments.redeploy(SYSTEM, deployment.name, revision=new, pools=[fleet.pool])
+        rollout = signed(lambda: Rollout.objects.exclude(finished_at=None).first())
+        assert (rollout.state, [each.completion_tokens for each in kept.ended]) == ("done", [4])
+        assert Replica.objects.get(rollout=rollout).canary == "passed"
+
+
+@pytest.fixture
+def kept() -> Iterator[KeptCanaries]:
+    """Keep the canaries of rollouts instead of writing them to a usage log."""
+    before, sink = OPENED, KeptCanaries()
+    before.opener = lambda: sink
+    before.forget()
+    yield sink
+    before.opener = None
+    before.forget()

@@ -17,7 +17,6 @@ import os
 import secrets
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from django.conf import settings
 
 from workers.agent.processes.engine_account import EngineAccount
 from workers.agent.store.certificate_rows import Answer, CertificateRows
+from workers.agent.timeouts import Timeouts
 from workers.certificates import authority as certificates
 from workers.certificates import contexts
 from workers.certificates.authority import Credential
@@ -34,9 +34,6 @@ from workers.serving import gateway_load
 
 log = logging.getLogger(__name__)
 
-#: How often the row is read: while a certificate is awaited, and after that.
-EAGER_SECONDS = 0.5
-PAUSE_SECONDS = 10.0
 FOLDER = "tls"
 
 
@@ -58,23 +55,13 @@ class _Identity:
 
 
 class NodeTls:
-    """The TLS of one node's engines. The agent's thread calls it; probes only call :meth:`context`.
+    """The TLS of one node's engines. The agent's thread calls it; probes only call :meth:`context`."""
 
-    ``now`` is the clock that lives of certificates are compared with.
-    """
-
-    def __init__(
-        self,
-        rows: CertificateRows,
-        data_dir: Path,
-        account: EngineAccount,
-        *,
-        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
-    ) -> None:
+    def __init__(self, rows: CertificateRows, data_dir: Path, account: EngineAccount, timeouts: Timeouts) -> None:
         self._rows = rows
         self._folder = data_dir / FOLDER
         self._account = account
-        self._now = now
+        self._timeouts = timeouts
         self._identity: _Identity | None = None
         self._context: ssl.SSLContext | None = None
         self._looked_at = float("-inf")
@@ -109,7 +96,8 @@ class NodeTls:
     def tend(self) -> None:
         """Request, renew and install the certificate if something is due. Raises OSError and Superseded."""
         now = time.monotonic()
-        if now - self._looked_at < (EAGER_SECONDS if self._awaits else PAUSE_SECONDS):
+        times = self._timeouts
+        if now - self._looked_at < (times.awaited_certificate_seconds if self._awaits else times.certificate_seconds):
             return
         self._looked_at = now
         identity = self._identity or self._begin()
@@ -127,7 +115,10 @@ class NodeTls:
         return self._identity is None or not self._identity.certificate or bool(self._identity.request)
 
     def _is_due(self, identity: _Identity) -> bool:
-        return not identity.certificate or certificates.validity(identity.certificate).is_due(self._now())
+        if not identity.certificate:
+            return True
+        age = dt.datetime.now(dt.UTC) - certificates.validity(identity.certificate).made_at
+        return age.total_seconds() >= self._timeouts.certificate_age_seconds
 
     def _begin(self) -> _Identity:
         """Read what an earlier agent left, or begin anew; write the engines' files again, should one be cut off."""
