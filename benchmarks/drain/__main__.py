@@ -7,22 +7,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from benchmarks import command, machine
+from benchmarks import command, database, machine
 from benchmarks.command import Finding
 from benchmarks.drain import report
 from benchmarks.drain.report import Drained, Run
 from benchmarks.errors import NotRun
-from benchmarks.gateway import hearth_under_test, workplace
+from benchmarks.gateway import workplace
 from benchmarks.machine import Cores
-from hearth import secrets
-from hearth.embedded.errors import EmbeddedServerError
 from hearth.instance.instance import Instance
-from hearth.provisioning import database
 
 #: Tenants of each round.
 TENANTS = (1, 40, 400)
@@ -49,7 +44,7 @@ def _run(records: int, rounds: int, asked: str) -> Run:
     cores = machine.split_cores()
     with machine.kept_on(cores.others), workplace.open_folder() as folder:
         found = machine.describe(cores)
-        with _database(folder) as instance:
+        with database.running(folder) as instance:
             drained = [_round(instance, cores, tenants, records) for _ in range(rounds) for tenants in TENANTS]
     return Run(
         command=asked,
@@ -60,24 +55,6 @@ def _run(records: int, rounds: int, asked: str) -> Run:
         rounds=rounds,
         drained=drained,
     )
-
-
-@contextmanager
-def _database(folder: Path) -> Iterator[Instance]:
-    """Run PostgreSQL, as durable as ``make up`` has it. Raises NotRun."""
-    instance = hearth_under_test.place(folder)
-    instance.make_folders()
-    secrets.load_or_create(instance.data_dir)
-    postgres = instance.postgres(secrets.load(instance.data_dir))
-    assert postgres is not None, "it has no address of its own"
-    try:
-        postgres.start()
-        database.migrate(instance)
-        yield instance
-    except (EmbeddedServerError, database.MigrationFailed) as error:
-        raise NotRun("its database could not be prepared", str(error)) from None
-    finally:
-        hearth_under_test.stop_servers(folder)
 
 
 def _round(instance: Instance, cores: Cores, tenants: int, records: int) -> Drained:
