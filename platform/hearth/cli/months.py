@@ -42,7 +42,7 @@ def list_months(month_name: tuple[int, int], as_json: bool) -> None:
     if as_json:
         print(json.dumps([dict(zip(map(str.lower, heads), row, strict=True)) for row in rows], indent=2))
         return
-    print(table(heads, rows))
+    print(table(heads, rows) if rows else f"No tenant existed in {month_name[0]}-{month_name[1]:02}.")
 
 
 @month.command("close")
@@ -77,6 +77,8 @@ def close_month(month_name: tuple[int, int], tenant: str | None, without_nodes: 
                 refused.append(str(error))
                 continue
             print(f"{closed.name} of {each.slug} is {'' if new else 'already '}closed: {_amount(closed)}")
+    if not chosen:
+        print(f"Nothing to close: no tenant existed in {year}-{number:02}.")
     if refused:
         raise PreflightError(f"{len(refused)} of {len(chosen)} months stay open.", "\n".join(refused))
 

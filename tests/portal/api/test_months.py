@@ -56,6 +56,20 @@ def test_a_month_is_closed_once_and_its_statement_is_frozen(
     assert {line["adjusts_month"] for line in april["lines"]} == {"2026-03"}
 
 
+def test_closings_are_downloaded_without_peoples_names_by_a_tenant(
+    as_operator: APIClient, as_acme: APIClient, as_globex: APIClient, used: World
+) -> None:
+    post(as_operator, f"{ACME}/2026-03/close")
+    header, row = b"".join(as_acme.get(ACME, {"format": "csv"})).decode().splitlines()
+    own = dict(zip(header.split(","), row.split(","), strict=True))
+    assert (own["month"], own["state"], own["amount_pico"], own["closed_by"]) == ("2026-03", "closed", str(ONE), "")
+    assert as_globex.get(ACME, {"format": "csv"}).status_code == 404
+    header, acme, globex = b"".join(as_operator.get("/api/v1/months/2026-03", {"format": "csv"})).decode().splitlines()
+    assert header.startswith("tenant,month,state,revision,") and header.endswith(",reopened_at,closes_at")
+    assert acme.startswith("acme,2026-03,closed,1,UTC,2026-03-01T00:00:00+00:00,") and ",ada," in acme
+    assert globex.startswith("globex,2026-03,open,,,") and len(globex.split(",")) == len(header.split(","))
+
+
 def test_a_second_operator_reopens(as_operator: APIClient, eve: APIClient, used: World) -> None:
     post(as_operator, f"{ACME}/2026-03/close")
     asked = post(as_operator, f"{ACME}/2026-03/reopen", {"reason": "a wrong price"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http import HttpResponseBase
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -17,9 +18,17 @@ from billing.reports.statements import Month
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.api.openapi_parameters import (
+    CSV_PARAMETER,
+    PAGE_PARAMETERS,
+    error_responses,
+    page_schema,
+    reject_unknown_fields,
+    wants_csv,
+)
 from portal.errors import NotPermitted
-from portal.reporting import periods
+from portal.formats import csv_export
+from portal.reporting import months_csv, periods
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
@@ -90,15 +99,24 @@ class TenantMonthsView(APIView):
 
     @extend_schema(
         operation_id="list_tenant_months",
-        parameters=PAGE_PARAMETERS,
-        responses={200: page_schema(BillingMonthSerializer, "BillingMonthList"), **error_responses(400, 403, 404)},
+        parameters=[*PAGE_PARAMETERS, CSV_PARAMETER],
+        responses={
+            (200, "application/json"): page_schema(BillingMonthSerializer, "BillingMonthList"),
+            (200, "text/csv"): str,
+            **error_responses(400, 403, 404),
+        },
     )
-    def get(self, request: Request, tenant: str) -> Response:
-        """List a tenant's closed months, the last closing first. A month without a closing is open."""
+    def get(self, request: Request, tenant: str) -> HttpResponseBase:
+        """List a tenant's closed months, the last closing first; CSV has all. A month without a closing is open."""
         principal, page = principal_of(request), pagination.page_request(request)
         found = tenant_for(principal, tenant)
         if principal.project is not None:
             raise NotPermitted("Months are the whole tenant's: use a key with the scope 'management:tenant'.")
+        if wants_csv(request):
+            with as_tenant(TenantId(found.id)):
+                every = list(BillingMonth.objects.filter(tenant_id=found.id).order_by("-id"))
+            cells = months_csv.csv_rows(every, for_operator=principal.is_operator)
+            return csv_export.attachment(request._request, f"months-{found.slug}", months_csv.CSV_HEADER, cells)
         with as_tenant(TenantId(found.id)):
             rows = pagination.read_page(BillingMonth.objects.filter(tenant_id=found.id), page)
         context = {"for_operator": principal.is_operator}
@@ -112,12 +130,23 @@ class MonthView(APIView):
 
     @extend_schema(
         operation_id="get_month",
-        parameters=PAGE_PARAMETERS,
-        responses={200: page_schema(StandingSerializer, "MonthStandingList"), **error_responses(400, 403)},
+        parameters=[*PAGE_PARAMETERS, CSV_PARAMETER],
+        responses={
+            (200, "application/json"): page_schema(StandingSerializer, "MonthStandingList"),
+            (200, "text/csv"): str,
+            **error_responses(400, 403),
+        },
     )
-    def get(self, request: Request, month: str) -> Response:
-        """List where the month, given as YYYY-MM, stands for each tenant, the newest tenant first. Operators only."""
+    def get(self, request: Request, month: str) -> HttpResponseBase:
+        """List where the month, given as YYYY-MM, stands for each tenant, the newest tenant first. Operators only.
+
+        CSV has all tenants, by name.
+        """
         page, first = pagination.page_request(request), periods.parse_month(month, timezone.now())
+        if wants_csv(request):
+            cells = months_csv.standings_rows(overview.read(first.year, first.month))
+            name = f"months-{first:%Y-%m}"
+            return csv_export.attachment(request._request, name, months_csv.STANDINGS_HEADER, cells)
         every = sorted(overview.read(first.year, first.month), key=lambda each: each.id, reverse=True)
         rows = [each for each in every if page.after is None or each.id < page.after][: page.limit + 1]
         return Response(pagination.page_document(rows, StandingSerializer, page.limit, {"for_operator": True}))
