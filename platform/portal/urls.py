@@ -7,7 +7,19 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
-from portal.pages.operator import fleet, fleet_file, models, months, nodes, plans, prices, retention, secrets, tenants
+from portal.pages.operator import (
+    fleet,
+    fleet_file,
+    models,
+    months,
+    nodes,
+    plans,
+    prices,
+    reconciliation,
+    retention,
+    secrets,
+    tenants,
+)
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import cache, keys, limits, projects, statements
 from portal.pages.tenant import prices as tenant_prices
@@ -36,6 +48,8 @@ urlpatterns: list[URLPattern] = [
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
     path("months/", months.index, name="months"),
+    path("reconciliation/", reconciliation.index, name="reconciliation"),
+    path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
     path("tenants/", tenants.index, name="tenants"),

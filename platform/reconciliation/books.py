@@ -49,7 +49,7 @@ def compare(now: datetime, since: datetime | None = None) -> int:
         sums, gaps = _compare(month)
         compared += sums
         with transaction.atomic():
-            BookGap.objects.filter(month=str(month)).delete()
+            BookGap.objects.filter(month=str(month)).exclude(book=BookGap.Book.MONTHS).delete()
             BookGap.objects.bulk_create(gaps)
     return compared
 

@@ -47,11 +47,16 @@ class BootResult(models.Model):
 
 
 class BookGap(models.Model):
-    """A tenant's month in which the ledger, or the roll-ups, do not equal the usage rows. Gone once they do."""
+    """A tenant's month in which the ledger, or the roll-ups, do not equal the usage rows. Gone once they do.
+
+    Or one whose frozen lines do not equal the postings on its statement: then ``usage_pico`` is what these sum to, and
+    the month is in the tenant's time zone.
+    """
 
     class Book(models.TextChoices):
         LEDGER = "ledger"
         ROLLUPS = "roll-ups"
+        MONTHS = "closed month"
 
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()

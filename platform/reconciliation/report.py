@@ -13,6 +13,7 @@ from django.db.models import Q
 from billing.models import BootUsage
 from reconciliation import boots
 from reconciliation.models import BookGap, BootResult, Comparison
+from tenants.models import Tenant
 
 MOST_BOOTS = 1000
 
@@ -21,6 +22,7 @@ MOST_BOOTS = 1000
 class Boot:
     """One engine process. ``used_tokens`` by purpose are the exact rows; ``cut_tokens`` what others recorded."""
 
+    id: UUID
     replica_id: str
     generation: int
     model: str
@@ -45,9 +47,10 @@ class Boot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
-    """A tenant's month that differs."""
+    """A tenant's month that differs. For a closed month ``usage_pico`` is what the ledger has for its statement."""
 
     tenant_id: str
+    tenant: str
     month: str
     book: str
     currency: str
@@ -86,8 +89,25 @@ def read(*, show_all: bool = False) -> Report:
         compared_books=last.books,
         book_gaps=last.book_gaps,
         boots=tuple(documents(results.select_related("boot__replica__revision__model"))),
-        books=tuple(_book(each) for each in BookGap.objects.order_by("month", "tenant_id", "book", "currency")),
+        books=books(),
     )
+
+
+def page(*, state: str | None = None, before: UUID | None = None, limit: int) -> list[Boot]:
+    """Return up to ``limit`` processes, the newest first: in a state, or all; started before the one with that id."""
+    found = BootResult.objects.order_by("-boot_id").select_related("boot__replica__revision__model")
+    if state is not None:
+        found = found.filter(state=state)
+    if before is not None:
+        found = found.filter(boot_id__lt=before)
+    return documents(found[:limit])
+
+
+def books() -> tuple[Book, ...]:
+    """Return the tenants' months that differ."""
+    found = list(BookGap.objects.order_by("month", "tenant_id", "book", "currency"))
+    slugs = dict(Tenant.objects.filter(id__in={each.tenant_id for each in found}).values_list("id", "slug"))
+    return tuple(_book(each, slugs.get(each.tenant_id, "")) for each in found)
 
 
 def documents(results: Iterable[BootResult]) -> list[Boot]:
@@ -104,6 +124,7 @@ def _boot(result: BootResult, usage: list[BootUsage]) -> Boot:
     tokens = {each.purpose: each.prompt_tokens + each.completion_tokens for each in usage}
     found = boots.candidates(boot) if result.state == BootResult.State.GAP else []
     return Boot(
+        id=boot.id,
         replica_id=str(boot.replica_id),
         generation=boot.generation,
         model=boot.replica.revision.model.name,
@@ -126,9 +147,10 @@ def _boot(result: BootResult, usage: list[BootUsage]) -> Boot:
     )
 
 
-def _book(each: BookGap) -> Book:
+def _book(each: BookGap, slug: str) -> Book:
     return Book(
         tenant_id=str(each.tenant_id),
+        tenant=slug,
         month=each.month,
         book=each.book,
         currency=each.currency,

@@ -10,16 +10,22 @@ from uuid import UUID
 import msgspec
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 
 from billing.ledger import partitions
 from billing.ledger.usage_rows import UsageRow
-from billing.models import BootUsage, LedgerEntry, UsageRecord, UsageRollup
-from reconciliation import boots, report, run, tasks
+from billing.models import BootUsage, LedgerEntry, MonthLine, UsageRecord, UsageRollup
+from billing.months import closing
+from billing.pricing.prices import DEMO_RATES
+from billing.reports.statements import Month
+from reconciliation import boots, closed_months, report, run, tasks
 from reconciliation.models import BookGap, BootResult, Comparison
+from tenants.audit import SYSTEM
 from tenants.ids import TenantId, new_id
+from tenants.models import Tenant
 from tests.billing.conftest import sums
-from tests.billing.usage_records import row_at, store
+from tests.billing.usage_records import price_from, row_at, store
 from tests.workers.conftest import Fleet
 from workers.models import EngineBoot, Replica
 
@@ -161,6 +167,34 @@ def test_usage_ledger_and_rollups_of_a_month_are_equal_to_the_pico(boot: EngineB
     ledger, rollups = BookGap.objects.order_by("book")
     assert (int(ledger.book_pico), rollups.usage_tokens, rollups.book_tokens) == (1, 47, 48)
     assert {each.tenant_id for each in (ledger, rollups)} == {ACME}
+
+
+def test_a_closed_month_equals_the_ledger_and_a_changed_line_is_a_gap() -> None:
+    acme = Tenant.objects.create(slug="acme", name="Acme", created_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    march = dt.datetime(2026, 3, 16, 12, 0, tzinfo=dt.UTC)
+    later = march + dt.timedelta(days=60)
+    price_from(march - dt.timedelta(days=30), DEMO_RATES)
+    store(row_at(march, TenantId(acme.id)))
+    closing.close(SYSTEM, Month(tenant=acme, year=2026, month=3))
+    store(row_at(march, TenantId(acme.id)))
+    closing.close(SYSTEM, Month(tenant=acme, year=2026, month=4))
+    assert (closed_months.compare(later), BookGap.objects.count()) == (2, 0)
+    assert closed_months.compare(later + dt.timedelta(days=90), None) == 0
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute("ALTER TABLE billing_monthline DISABLE TRIGGER USER")
+    line = MonthLine.objects.filter(closing__month=4).order_by("position")[0]
+    MonthLine.objects.filter(id=line.id).update(
+        quantity=line.quantity + 1, amount_pico=F("amount_pico") + line.unit_price_pico
+    )
+    closed_months.compare(later)
+    gap = BookGap.objects.get()
+    assert (gap.month, gap.book, int(gap.book_pico - gap.usage_pico)) == (
+        "2026-04",
+        "closed month",
+        line.unit_price_pico,
+    )
+    assert report.read().books[0].tenant == "acme"
 
 
 def test_a_tick_that_follows_another_compares_nothing(boot: EngineBoot) -> None:

@@ -13,10 +13,10 @@ from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
 
 if TYPE_CHECKING:
-    from reconciliation.report import Boot, Report  # its models need Django
+    from reconciliation.report import Book, Boot, Report  # its models need Django
 
 
-@click.command(short_help="Compare engines' counters, usage, the ledger and the roll-ups.")
+@click.command(short_help="Compare engines' counters, usage, the ledger, roll-ups and closed months.")
 @click.option(
     "--since",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m"]),
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def reconcile(context: click.Context, since: dt.datetime | None, show_all: bool, as_json: bool) -> None:
     """Compare the counters of each engine process with the usage of its requests, and usage with the books.
+
+    The books are the ledger, the roll-ups, and the frozen lines of closed months, which must equal the ledger.
 
     Exit status 1 if a token or an amount is missing or too many: it says where, and which requests to look at.
     docs/operations.md, section "Proof from the engines", explains the results.
@@ -53,12 +55,18 @@ def _print(found: Report) -> None:
             print(f"{boot.replica_id} generation {boot.generation}: {boot.note}")
             print("  " + (f"look at: {' '.join(boot.candidates)}" if boot.candidates else "no request names it"))
     for book in found.books:
-        what = f"usage {book.usage_pico} pico, {book.usage_tokens} tokens; {book.book} {book.book_pico} pico"
-        print(f"tenant {book.tenant_id}, {book.month} {book.currency}: {what}, {book.book_tokens} tokens")
+        print(f"tenant {book.tenant or book.tenant_id}, {book.month} {book.currency}: {_difference(book)}")
     print(
         f"{found.boot_gaps} of {found.compared_boots} engine processes and {found.book_gaps} of {found.compared_books}"
         f" sums of the books differ; {found.lost_tokens} tokens were lost with killed engines."
     )
+
+
+def _difference(book: Book) -> str:
+    if book.book == "closed month":
+        return f"ledger {book.usage_pico} pico; the lines of the closed month {book.book_pico} pico"
+    usage = f"usage {book.usage_pico} pico, {book.usage_tokens} tokens"
+    return f"{usage}; {book.book} {book.book_pico} pico, {book.book_tokens} tokens"
 
 
 def _cells(each: Boot) -> tuple[str, ...]:

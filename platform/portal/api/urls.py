@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import not_found, operator_tokens, retention, secrets
+from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
 from portal.api.fleet import adapter_views, document_view, list_views, node_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
@@ -91,6 +91,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/plan", plans.TenantPlanView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
+    path("reconciliation", reconciliation.ReconciliationView.as_view()),
+    path("reconciliation/boots", reconciliation.BootsView.as_view()),
     path("retention", retention.RetentionView.as_view()),
     path("audit", audit.AuditView.as_view()),
     re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),

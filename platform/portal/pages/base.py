@@ -152,6 +152,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="tenants", label="Tenants", icon="tenants", url=reverse("portal:tenants")),
             Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
             Link(key="months", label="Months", icon="statement", url=reverse("portal:months")),
+            Link(key="reconciliation", label="Reconciliation", icon="policy", url=reverse("portal:reconciliation")),
             Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
             Link(key="secrets", label="Secrets", icon="secrets", url=reverse("portal:secrets")),
             Link(key="retention", label="Retention", icon="retention", url=reverse("portal:retention")),

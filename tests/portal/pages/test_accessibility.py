@@ -36,6 +36,7 @@ PAGES = (
     "prices/",
     "plans/",
     "audit/",
+    "reconciliation/",
     "retention/",
     TENANT,
     f"{TENANT}savings/",
