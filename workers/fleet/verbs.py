@@ -318,8 +318,9 @@ _TABLE = (
         arguments=("deployment", "settings"),
         several=True,
         summary="Set how a deployment's replicas are replaced: how many at once, and what undoes a rollout.",
-        effect="Settings are NAME=NUMBER, nothing for the default; what is left out stays, and so do canaries, which "
-        "the fleet file and the API set. An open rollout goes on by the new policy.",
+        effect="Settings are NAME=NUMBER, nothing for the default; what is left out stays. canaries=JSON, the last "
+        "one, is a list of prompts, each with what its answer contains, equals or matches. An open rollout goes on by "
+        "the new policy.",
         example="rollout policy chat max_surge=2 min_ready_seconds=30 max_ttft_seconds=2",
         run=_operation("rollout_policy"),
     ),

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from workers.errors import BadValue
+from workers.serving import answer_patterns
 
 #: Of replicas at once, of prompts, and of the characters of one.
 MOST_AT_ONCE = 100
@@ -38,8 +39,20 @@ class CanaryPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     equals: Annotated[
         str, Meta(max_length=MOST_CHARACTERS, description="What the answer has to be, without blanks around it.")
     ] = ""
+    matches: Annotated[
+        str,
+        Meta(
+            max_length=answer_patterns.MOST_CHARACTERS,
+            description="A regular expression of RE2 that has to match somewhere in the answer, as (?i)^paris.",
+        ),
+    ] = ""
     is_json: Annotated[bool, Meta(description="Whether the answer has to be a JSON document.")] = False
     max_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
+
+    def __post_init__(self) -> None:
+        """Raise BadPattern, a ValueError."""
+        if self.matches:
+            answer_patterns.check(self.matches)
 
 
 class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -100,13 +113,15 @@ def changed(present: RolloutPolicy, given: Mapping[str, Any]) -> RolloutPolicy:
 def parse(text: str) -> dict[str, Any]:
     """Parse ``max_surge=2 max_ttft_seconds=`` into fields of a policy; nothing is the default. Raises BadValue.
 
-    Canaries are not words of a command: they are set by the fleet file or the API.
+    What follows ``canaries=`` to the end is a JSON list of canaries.
     """
-    found: dict[str, Any] = {}
-    for word in text.split():
+    numbers, mark, prompts = text.partition("canaries=")
+    found: dict[str, Any] = {"canaries": _canaries(prompts)} if mark else {}
+    for word in numbers.split():
         name, equals, value = word.partition("=")
         if name not in NUMBERS or not equals:
-            raise BadValue("rollout setting", word, f"NAME=NUMBER with one of {', '.join(NUMBERS)}")
+            allowed = f"NAME=NUMBER with one of {', '.join(NUMBERS)}, or canaries=JSON as the last one"
+            raise BadValue("rollout setting", word, allowed)
         try:
             found[name] = None if not value else int(value) if value.isdecimal() else float(value)
         except ValueError:
@@ -115,6 +130,23 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def words(policy: RolloutPolicy) -> str:
-    """Return a policy as :func:`parse` reads it."""
+    """Return a policy as :func:`parse` reads it, without canaries."""
     shown = {name: getattr(policy, name) for name in NUMBERS}
     return " ".join(f"{name}={'' if value is None else f'{value:g}'}" for name, value in shown.items())
+
+
+def canaries_json(policy: RolloutPolicy) -> str:
+    """Return the canaries as :func:`parse` reads them; empty without any."""
+    return msgspec.json.encode(policy.canaries).decode() if policy.canaries else ""
+
+
+def _canaries(text: str) -> list[Any] | None:
+    if not text.strip():
+        return None
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadValue("rollout setting canaries", text[:100], f'a JSON list as [{{"prompt": "…"}}]: {error}') from None
+    if not isinstance(found, list):
+        raise BadValue("rollout setting canaries", text[:100], 'a JSON list as [{"prompt": "…", "contains": "…"}]')
+    return found

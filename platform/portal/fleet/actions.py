@@ -278,7 +278,9 @@ def _rollout(target: str) -> Subject:
 
 def _rollout_policy(target: str) -> Subject:
     row = _deployment(target)
-    given = dict(word.partition("=")[::2] for word in rollout_policy.words(rollout_policy.read(row.rollout)).split())
+    policy = rollout_policy.read(row.rollout)
+    given = dict(word.partition("=")[::2] for word in rollout_policy.words(policy).split())
+    given["canaries"] = rollout_policy.canaries_json(policy)
     labels = {
         "max_surge": "Replicas beyond the desired number",
         "max_unavailable": "Replicas that may be missing",
@@ -287,6 +289,7 @@ def _rollout_policy(target: str) -> Subject:
         "max_tpot_seconds": "Longest time per further token of a canary, s; nothing: any",
         "max_error_share": "Share of requests that may fail",
         "max_failed_starts": "Starts that may fail",
+        "canaries": "Canaries, as a JSON list; nothing: none",
     }
     return Subject(
         title=f"rollouts of {row.name}",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from workers.serving import answer_patterns
 from workers.serving.canary import EMBEDDINGS, TEXT, CanaryResult, CanarySink, CanaryTarget
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 
@@ -88,6 +89,8 @@ def _wrong_text(answer: _Answer, prompt: CanaryPrompt) -> str:
         return f"the answer does not contain {prompt.contains[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
     if prompt.equals and prompt.equals.strip() != answer.text.strip():
         return f"the answer is not {prompt.equals[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
+    if prompt.matches and not answer_patterns.is_found(prompt.matches, answer.text):
+        return f"the answer does not match {prompt.matches[:SHOWN]!r}: {answer.text[:SHOWN]!r}"
     if prompt.is_json and not _is_json(answer.text):
         return f"the answer is no JSON document: {answer.text[:SHOWN]!r}"
     return ""

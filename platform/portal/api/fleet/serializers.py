@@ -25,7 +25,7 @@ from workers.fleet.weights import WeightsStatus
 from workers.models import Level, Slot
 from workers.scheduler import scaling_signals
 from workers.scheduler.scaling_signals import Objectives
-from workers.serving import pool_requirements
+from workers.serving import answer_patterns, pool_requirements
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.pool_requirements import MOST_LABELS, PoolRequirements
 from workers.serving.rollout_policy import MOST_AT_ONCE, MOST_CHARACTERS, MOST_SECONDS
@@ -532,6 +532,12 @@ class CanarySerializer(serializers.Serializer[Any]):
     prompt = serializers.CharField(max_length=MOST_CHARACTERS)
     contains = serializers.CharField(max_length=MOST_CHARACTERS, required=False, help_text="In upper or lower case.")
     equals = serializers.CharField(max_length=MOST_CHARACTERS, required=False, help_text="Without blanks around it.")
+    matches = serializers.CharField(
+        max_length=answer_patterns.MOST_CHARACTERS,
+        required=False,
+        trim_whitespace=False,
+        help_text="A regular expression of RE2 that has to match somewhere in it.",
+    )
     is_json = serializers.BooleanField(required=False, help_text="Whether it has to be a JSON document.")
     max_tokens = serializers.IntegerField(min_value=1, max_value=4096, required=False)
 

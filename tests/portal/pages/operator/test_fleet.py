@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 from django.db.models.functions import Now
 from django.test import Client
+from rest_framework.test import APIClient
 
 from catalogue import routing_policy
 from tenants.models import AuditEntry, User
@@ -50,7 +52,7 @@ def questions(warmth: Warmth) -> dict[str, str]:
         f"rollout_undo/{fixtures.MODEL}/": "rollout_undo tiny-chat",
         f"rollout_restart/{fixtures.MODEL}/": "rollout_restart tiny-chat",
         f"rollout_policy/{fixtures.MODEL}/": "rollout_policy tiny-chat max_surge=1 max_unavailable=1 "
-        "min_ready_seconds=10 max_ttft_seconds= max_tpot_seconds= max_error_share=0.05 max_failed_starts=2",
+        "min_ready_seconds=10 max_ttft_seconds= max_tpot_seconds= max_error_share=0.05 max_failed_starts=2 canaries=",
     }
 
 
@@ -89,6 +91,28 @@ def test_a_rollout_is_followed_paused_resumed_and_undone(world: World, warmth: W
     assert "Undoing, 0 of 0 new" in page
     assert "ask-rollout-undo" not in page
     assert Rollout.objects.get().reason.startswith("undone by")
+
+
+def test_canaries_are_set_on_the_page_and_by_the_api_and_a_bad_pattern_is_refused_in_both(
+    world: World, warmth: Warmth, signed_in: SignIn, as_operator: APIClient
+) -> None:
+    browser, page = signed_in(world.operator), f"/portal/fleet/rollout_policy/{fixtures.MODEL}/"
+    api = f"/api/v1/fleet/deployments/{fixtures.MODEL}/rollout/policy"
+    prime = {"prompt": "A prime?", "matches": "[2357]\\b"}
+
+    def stored() -> object:
+        return (Deployment.objects.get(name=fixtures.MODEL).rollout or {}).get("canaries")
+
+    assert browser.post(page, {"max_surge": "1", "canaries": json.dumps([prime])}).status_code == 302
+    assert stored() == [prime]
+    assert "[2357]" in browser.get(page).content.decode()
+    refused = browser.post(page, {"max_surge": "1", "canaries": '[{"prompt": "x", "matches": "(open"}]'})
+    assert "no regular expression of RE2" in refused.content.decode()
+    answer = as_operator.post(api, {"canaries": [{"prompt": "x", "matches": "(open"}]}, format="json")
+    assert (answer.status_code, "no regular expression of RE2" in answer.json()["error"]["message"]) == (400, True)
+    assert stored() == [prime]
+    assert as_operator.post(api, {"canaries": [{**prime, "max_tokens": 4}]}, format="json").status_code == 200
+    assert stored() == [{**prime, "max_tokens": 4}]
 
 
 def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, signed_in: SignIn) -> None:

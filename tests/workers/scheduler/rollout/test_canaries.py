@@ -83,11 +83,15 @@ def test_a_new_replica_answers_the_operators_prompts_first(fleet: Fleet, data_di
             "the answer does not contain 'Hearth \N{FIRE}'",
         ),
         (RolloutPolicy(canaries=(CanaryPrompt(prompt="Who?", equals="4"),)), "the answer is not '4'"),
+        (
+            RolloutPolicy(canaries=(CanaryPrompt(prompt="Who?", matches="^[0-9]+$"),)),
+            "the answer does not match '^[0-9]+$'",
+        ),
         (RolloutPolicy(canaries=(CanaryPrompt(prompt="Who?", is_json=True),)), "the answer is no JSON document"),
         (RolloutPolicy(canaries=(CanaryPrompt(prompt="Who?"),), max_ttft_seconds=1e-6), "the first token took"),
         (RolloutPolicy(canaries=(CanaryPrompt(prompt="Who?"),), max_tpot_seconds=1e-9), "each further token took"),
     ],
-    ids=["text", "equals", "json", "ttft", "tpot"],
+    ids=["text", "equals", "pattern", "json", "ttft", "tpot"],
 )
 def test_an_answer_that_is_not_as_asked_undoes_the_rollout(
     fleet: Fleet, data_dir: Path, policy: RolloutPolicy, why: str
