@@ -16,6 +16,7 @@ from workers.errors import BadCount, Conflict, NotFound
 from workers.fleet import rollouts
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
 from workers.scheduler import placeholder_pools, reconciler, slot_leases
+from workers.scheduler.rollout import deployment_pools
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000
@@ -121,13 +122,13 @@ def redeploy(
     after = {"revision": str(revision.id), "pools": [pool.name for pool in pools], "slots_per_replica": slots}
     if before == after:
         return row
-    if before["pools"] != after["pools"]:
-        links.delete()
-        _link(row, pools)
-        row.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(node__pool__in=pools).update(leaving=True)
+    earlier_pools = deployment_pools.of(row)
+    moved = deployment_pools.change(row, [pool.id for pool in pools])
     if (wanted.revision_id, wanted.slots_per_replica) != (revision.id, slots):
         rollouts.require_room_for_adapters(revision)
-        rollouts.begin(actor, row, revision, slots)
+        rollouts.begin(actor, row, revision, slots, earlier_pools=earlier_pools)
+    elif moved:
+        rollouts.keep_pools(row)
     audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
     return row
 

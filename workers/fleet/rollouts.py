@@ -6,7 +6,8 @@ Each is one transaction under the lock of reconcile, so that none comes between 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from django.db import transaction
 
@@ -19,7 +20,7 @@ from workers.errors import BadValue, NotFound, Refused
 from workers.fleet import lookup
 from workers.models import Deployment, Replica, Rollout
 from workers.scheduler import reconciler
-from workers.scheduler.rollout import rollouts
+from workers.scheduler.rollout import deployment_pools, rollouts
 from workers.serving import endpoints, rollout_policy
 from workers.serving.rollout_policy import RolloutPolicy
 
@@ -59,17 +60,24 @@ def _as_of(deployment: Deployment, rollout: Rollout | None) -> Deployment:
     return found
 
 
-def begin(actor: Actor, deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> Rollout | None:
+def begin(
+    actor: Actor,
+    deployment: Deployment,
+    revision: ModelRevision,
+    slots_per_replica: int,
+    *,
+    earlier_pools: Sequence[UUID] | None = None,
+) -> Rollout | None:
     """Begin to replace a deployment's replicas; None if they are replaced at once, because none of them serves.
 
-    A rollout that is open ends: this one takes its place. What the deployment serves as it is undoes an open one. The
-    caller has the lock of reconcile. Raises Refused if there is no room for a new replica, not even in the place of as
-    many old ones as may be missing.
+    ``earlier_pools``: what an undo gives back; None: the present ones. A rollout that is open ends: this one takes its
+    place. What the deployment serves as it is undoes an open one. The caller has the lock of reconcile. Raises Refused
+    if there is no room for a new replica, not even in the place of as many old ones as may be missing.
     """
     earlier = open_of(deployment)
     if (revision.id, slots_per_replica) == (deployment.revision_id, deployment.slots_per_replica) and earlier:
         if earlier.state != _State.UNDOING:
-            rollouts.undo(actor, earlier, f"{actor.name} deployed the earlier revision again")
+            rollouts.undo(actor, earlier, f"{actor.name} deployed the earlier revision again", pools=False)
         return earlier
     wanted_replicas = deployment.replicas.filter(desired_state=Replica.Desired.RUNNING)
     serving = wanted_replicas.filter(state__in=_SERVING, canary__in=Replica.PROVEN)
@@ -82,6 +90,7 @@ def begin(actor: Actor, deployment: Deployment, revision: ModelRevision, slots_p
         slots_per_replica=slots_per_replica,
         earlier_revision=deployment.revision,
         earlier_slots_per_replica=deployment.slots_per_replica,
+        earlier_pools=list(deployment_pools.of(deployment) if earlier_pools is None else earlier_pools),
         most_serving=serving.count(),
         started_by=actor.name[:200],
     )
@@ -119,7 +128,7 @@ def resume(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
 
 @transaction.atomic
 def undo(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
-    """Return to the revision before: of an open rollout, or of the last one that is done, by another rollout.
+    """Return to the revision and the pools before: of an open rollout, or of the last one that is done, by another one.
 
     Returns the rollout, and whether this changed anything. Raises NotFound; Refused also while the model has adapters
     that the engines of that revision could not load.
@@ -141,7 +150,10 @@ def undo(actor: Actor, deployment: str) -> tuple[Rollout, bool]:
     if (last.earlier_revision_id, last.earlier_slots_per_replica) == (found.revision_id, found.slots_per_replica):
         raise Refused("deployment", found.name, "its last rollout changed nothing", "deploy what it served before")
     require_room_for_adapters(last.earlier_revision)
-    made = begin(actor, found, last.earlier_revision, last.earlier_slots_per_replica)
+    pools = deployment_pools.of(found)
+    if last.earlier_pools is not None:
+        deployment_pools.change(found, last.earlier_pools)
+    made = begin(actor, found, last.earlier_revision, last.earlier_slots_per_replica, earlier_pools=pools)
     return made or last, True
 
 
@@ -172,6 +184,11 @@ def set_policy(actor: Actor, deployment: str, policy: RolloutPolicy) -> bool:
     Deployment.objects.filter(id=row.id).update(rollout=after)
     audit.record(actor, "deployment.rollout_set", ("deployment", row.id), before=before, after=after)
     return True
+
+
+def keep_pools(deployment: Deployment) -> None:
+    """Let no undo of an earlier rollout change the deployment's pools: somebody has changed them since."""
+    Rollout.objects.filter(deployment=deployment).exclude(earlier_pools=None).update(earlier_pools=None)
 
 
 def require_room_for_adapters(revision: ModelRevision) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -34,6 +35,8 @@ class Rollout(models.Model):
     slots_per_replica = models.PositiveSmallIntegerField()
     earlier_revision = models.ForeignKey(ModelRevision, on_delete=models.PROTECT, related_name="+")
     earlier_slots_per_replica = models.PositiveSmallIntegerField()
+    #: Ids of the pools that the deployment had before, in their order; an undo gives them back. None: it does not.
+    earlier_pools = ArrayField(models.UUIDField(), null=True, blank=True)
     state = models.CharField(max_length=16, choices=State.choices, default=State.RUNNING)
     #: Why it is in this state.
     reason = models.CharField(max_length=500, blank=True, default="")

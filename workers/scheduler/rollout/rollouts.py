@@ -17,6 +17,7 @@ from tenants import audit
 from tenants.audit import SYSTEM, Actor
 from workers.models import Deployment, Replica, ReplicaEvent, Rollout, SlotLease
 from workers.scheduler import placeholder_pools
+from workers.scheduler.rollout import deployment_pools
 from workers.serving import gateway_load, rollout_policy, rollout_traffic
 from workers.serving.rollout_policy import LEAST_REQUESTS, SLOW_SHARE, RolloutPolicy
 
@@ -72,8 +73,13 @@ def _open(row: Rollout, draining: int) -> OpenRollout:
     )
 
 
-def undo(actor: Actor, row: Rollout, why: str) -> None:
-    """Begin to undo a rollout. The caller has the lock of reconcile."""
+def undo(actor: Actor, row: Rollout, why: str, *, pools: bool = True) -> None:
+    """Begin to undo a rollout; with ``pools`` its deployment gets its earlier ones back. The caller has the lock.
+
+    That is the lock of reconcile.
+    """
+    if pools and row.earlier_pools is not None:
+        deployment_pools.change(row.deployment, row.earlier_pools)
     row.state, row.reason, row.waits_for = _State.UNDOING, why[:500], ""
     row.save(update_fields=["state", "reason", "waits_for"])
     audit.record(actor, "rollout.undoing", ("deployment", row.deployment_id), after={"reason": row.reason})

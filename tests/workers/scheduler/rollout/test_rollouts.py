@@ -14,7 +14,7 @@ from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadValue, Refused
 from workers.fleet import deployments, operations, rollouts
-from workers.models import Deployment, GatewayLoad, Replica, ReplicaEvent, Rollout, RolloutTraffic
+from workers.models import Deployment, DeploymentPool, GatewayLoad, Pool, Replica, ReplicaEvent, Rollout, RolloutTraffic
 from workers.scheduler import reconciler, slot_leases
 from workers.serving import rollout_policy
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
@@ -283,6 +283,61 @@ def test_deploying_the_earlier_revision_again_undoes_it(fleet: Fleet) -> None:
     rollout = roll(fleet)
     deployments.redeploy(SYSTEM, "chat", revision=fleet.revision, pools=[fleet.pool])
     assert to_the_end(rollout).state == "undone"
+
+
+def pools_of(deployment: Deployment) -> list[str]:
+    rows = DeploymentPool.objects.filter(deployment=deployment).order_by("sequence")
+    return list(rows.values_list("pool__name", flat=True))
+
+
+def staying() -> list[tuple[str, bool]]:
+    """Return the pool of each wanted replica, and whether it leaves."""
+    rows = Replica.objects.filter(desired_state="running").order_by("id")
+    return list(rows.values_list("node__pool__name", "leaving"))
+
+
+@pytest.mark.parametrize("when", ["open", "done"])
+def test_an_undo_gives_the_pools_back(fleet: Fleet, when: str) -> None:
+    deployment = serving(fleet, 1)
+    other = Pool.objects.create(name="other", kind="simulated", region="us")
+    add_node(other, "n2")
+    deployments.redeploy(SYSTEM, "chat", revision=other_revision(fleet), pools=[other])
+    rollout = Rollout.objects.get()
+    assert (pools_of(deployment), staying()) == (["other"], [("local", True)])
+    if when == "done":
+        to_the_end(rollout)
+        assert staying() == [("other", False)]
+    made, changed = rollouts.undo(SYSTEM, "chat")
+    assert (changed, pools_of(deployment)) == (True, ["local"])
+    if when == "open":
+        assert staying() == [("local", False)]  # it need not leave any more
+    to_the_end(made)
+    assert (staying(), active()) == ([("local", False)], "0")
+    if when == "done":
+        rollouts.undo(SYSTEM, "chat")
+        assert pools_of(deployment) == ["other"]
+
+
+def test_a_bound_that_is_passed_gives_the_pools_back(fleet: Fleet) -> None:
+    deployment = serving(fleet, 1)
+    other = Pool.objects.create(name="other", kind="simulated", region="us")
+    add_node(other, "n2")
+    deployments.redeploy(SYSTEM, "chat", revision=other_revision(fleet), pools=[other, fleet.pool])
+    reconciler.tick()
+    make_ready()
+    Replica.objects.exclude(rollout=None).update(canary="failed", canary_note="it said no")
+    assert to_the_end(Rollout.objects.get()).state == "undone"
+    assert pools_of(deployment) == ["local"]
+
+
+def test_pools_that_somebody_changed_since_stay(fleet: Fleet) -> None:
+    deployment = serving(fleet, 1)
+    other, third = (Pool.objects.create(name=name, kind="simulated", region="us") for name in ("other", "third"))
+    add_node(other, "n2")
+    rollout = roll(fleet)
+    deployments.redeploy(SYSTEM, "chat", revision=rollout.revision, pools=[fleet.pool, other, third])
+    rollouts.undo(SYSTEM, "chat")
+    assert pools_of(deployment) == ["local", "other", "third"]
 
 
 def test_another_revision_meanwhile_takes_its_place(fleet: Fleet) -> None:
