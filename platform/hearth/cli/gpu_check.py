@@ -112,7 +112,7 @@ def gpu_check(
             for finding in run.run(bench):
                 found.append(finding)
                 run.write(path, bench, version, found)
-                print(f"{finding.verdict:<8} {finding.check}: {finding.text}.", flush=True)
+                print(f"{finding.verdict:<8} {finding.check}: {finding.text.rstrip('.')}.", flush=True)
     counts = Counter(finding.verdict for finding in found)
     print(f"Each device is a {bench.kind}; {', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}.")
     print(f"The report is {path}.")

@@ -78,7 +78,7 @@ def test_an_agent_leases_replaces_and_evicts_on_the_devices_that_are_free_alone(
 
 @pytest.mark.long
 @pytest.mark.real_engine
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_real_vllm_is_leased_replaced_and_evicted_on_a_cpu(tmp_path: Path) -> None:
     provider = CpuShares(1)
     found = _found(provider, tmp_path, Served(engine="vllm", longest_start_seconds=600), list(provider.devices()))
