@@ -14,9 +14,14 @@ import uvloop
 from gateway.server.server import Server
 from hearth.gateway_server import listen, serve
 
+TICKS, TICK_SECONDS = 30, 0.1
+
 
 class Application:
-    """Answers ``ok``; on ``/v1/stream`` it sends one chunk and then nothing until it is stopped."""
+    """Answers ``ok``, and on ``/v1/port`` the port.
+
+    On ``/v1/ticks`` it sends events for three seconds; on ``/v1/stream`` one chunk, then nothing until it is stopped.
+    """
 
     def __init__(self, start: str) -> None:
         self._start = start
@@ -27,9 +32,13 @@ class Application:
             await self._lifespan(receive, send)
         elif scope["path"] == "/v1/stream":
             await self._stream(send)
+        elif scope["path"] == "/v1/ticks":
+            await self._ticks(send)
         else:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-            await send({"type": "http.response.body", "body": b"ok"})
+            body = sys.argv[1].encode() if scope["path"] == "/v1/port" else b"ok"
+            length = (b"content-length", b"%d" % len(body))
+            await send({"type": "http.response.start", "status": 200, "headers": [length]})
+            await send({"type": "http.response.body", "body": body})
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         await receive()
@@ -40,6 +49,15 @@ class Application:
         await receive()
         print("closed", flush=True)
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _ticks(self, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for number in range(TICKS):
+            event = b"data: %d\n\n" % number
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            await asyncio.sleep(TICK_SECONDS)
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _stream(self, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
