@@ -407,6 +407,23 @@ class OperatorToken(models.Model):
         return f"ho_{self.public_id}"
 
 
+class ScrapeToken(models.Model):
+    """A bearer token with which Prometheus finds what to scrape, and nothing else: format of an API key, ``hs_``."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    public_id = models.CharField(max_length=16, unique=True)
+    name = models.CharField(max_length=200)
+    secret_hmac = models.BinaryField(max_length=32)
+    pepper_version = models.PositiveSmallIntegerField()
+    created_by = models.CharField(max_length=200)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"hs_{self.public_id}"
+
+
 class AuditEntry(models.Model):
     """One change: who, what, before and after. A trigger rejects changes to rows and their removal."""
 

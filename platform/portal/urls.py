@@ -17,6 +17,7 @@ from portal.pages.operator import (
     prices,
     reconciliation,
     retention,
+    scraping,
     secrets,
     tenants,
 )
@@ -34,6 +35,8 @@ urlpatterns: list[URLPattern] = [
     path("fleet/file/", fleet_file.index, name="fleet-file"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
+    path("scraping/", scraping.index, name="scraping"),
+    path("scrape-tokens/<uuid:token>/revoke/", scraping.revoke_token, name="scrape-token-revoke"),
     path("nodes/", nodes.index, name="nodes"),
     path("nodes/<str:node>/remove/", nodes.remove, name="node-remove"),
     path("node-tokens/<uuid:token>/revoke/", nodes.revoke_token, name="node-token-revoke"),

@@ -30,7 +30,7 @@ from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
 from tenants import registry
 from tenants.audit import Actor
-from tenants.keys import keys, tokens
+from tenants.keys import keys, scrape_tokens, tokens
 from tenants.models import ApiKey, AuditEntry, Membership, Project, User
 from tenants.policy import budgets, cache_settings, limits
 from tenants.policy.budgets import BudgetTerms
@@ -109,6 +109,7 @@ class Scene:
     fleet: fleet_fixture.Warmth
     token_id: UUID
     node_token_id: UUID
+    scrape_token_id: UUID
     users: Mapping[str, User]
     apis: Mapping[str, APIClient]
     pages: Mapping[str, Client] = field(default_factory=dict)
@@ -165,10 +166,15 @@ class Scene:
         browser.post(address, FORMS[action](place))
         return AuditEntry.objects.count() > before
 
+    def _token(self, path: str) -> UUID:
+        if "node-tokens" in path:
+            return self.node_token_id
+        return self.scrape_token_id if "scrape-tokens" in path else self.token_id
+
     def _filled(self, path: str, place: Place) -> str:
         """Return the path with the names of things in that project, or of the fleet."""
         tenant = GONE if "/erase" in path else "acme"
-        token = self.node_token_id if "node-tokens" in path else self.token_id
+        token = self._token(path)
         node = LOST if path.rstrip("/").endswith("/remove") else "n2"
         month = "2024-01" if "/months/" in path else f"{timezone.now():%Y-%m}"
         names = {
@@ -210,6 +216,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     },
     "PUT /fleet": lambda place: {"version": 1, "pools": [{"name": "extra", "kind": "cpu"}]},
     "POST /fleet/adapters": lambda place: {"name": f"{fixtures.MODEL}:tone", "source": str(place.adapter)},
+    "POST /fleet/scrape-tokens": lambda place: {"name": "new"},
     "POST /fleet/node-tokens": lambda place: {"pool": "spare", "portal": "http://10.0.0.1:8081"},
     "POST /fleet/deployments/{deployment}/scale": lambda place: {"replicas": 3},
     "POST /fleet/deployments/{deployment}/target": lambda place: {
@@ -236,6 +243,8 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "action": "apply", "document": "version: 1\npools: [{name: extra, kind: cpu}]",
     },
     "POST /portal/fleet/{name}/{target}/": lambda place: {},
+    "POST /portal/scraping/": lambda place: {"name": "new", "days": "9"},
+    "POST /portal/scrape-tokens/{token}/revoke/": lambda place: {},
     "POST /portal/nodes/": lambda place: {"pool": "spare", "minutes": "15", "portal": "http://10.0.0.1:8081"},
     "POST /portal/nodes/{node}/remove/": lambda place: {"confirm": LOST},
     "POST /portal/node-tokens/{token}/revoke/": lambda place: {},
@@ -304,6 +313,7 @@ def build(world: World, folder: Path) -> Scene:
         other=_place(world, hr, 2, folder),
         fleet=fleet,
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
+        scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
         token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
         users=users,
         apis=apis,

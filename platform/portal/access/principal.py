@@ -18,12 +18,14 @@ from tenants import networks
 from tenants.audit import Actor
 from tenants.errors import NotFound
 from tenants.ids import ProjectId, TenantId
-from tenants.models import ApiKey, Membership, Project, Tenant, User
+from tenants.models import ApiKey, Membership, Project, ScrapeToken, Tenant, User
 from tenants.networks import Network
 
 READ = "management:read"
 WRITE = "management:write"
 TENANT_WIDE = "management:tenant"
+#: No key can have it: the scope of a scrape token.
+SCRAPE = "scrape"
 
 #: Roles that may create, change and revoke keys.
 KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.value})
@@ -33,7 +35,7 @@ KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.va
 class Principal:
     """An authenticated user or key. ``tenants`` is None for an operator, who sees all tenants."""
 
-    kind: Literal["operator", "member", "key"]
+    kind: Literal["operator", "member", "key", "scraper"]
     actor: Actor
     tenants: frozenset[TenantId] | None
     #: Tenants whose projects and keys this principal may change; None for all.
@@ -75,6 +77,10 @@ class Principal:
         """Return whether this is a user with every right in that tenant."""
         return self.owns is None or TenantId(tenant_id) in self.owns
 
+    def may_find_targets(self) -> bool:
+        """Return whether this principal may see what Prometheus scrapes."""
+        return self.is_operator or (self.kind == "scraper" and SCRAPE in (self.scopes or ()))
+
     def may_read(self) -> bool:
         """Return whether this principal may read; false only for a key without the scope ``management:read``."""
         return self.scopes is None or READ in self.scopes
@@ -114,6 +120,18 @@ def principal_of_key(key: ApiKey) -> Principal:
         networks=networks.parse(key.allowed_networks),
         expires_at=key.expires_at,
         key=key,
+    )
+
+
+def principal_of_scrape_token(token: ScrapeToken) -> Principal:
+    """Return the principal of a scrape token: it sees no tenant, and may neither read nor change anything."""
+    return Principal(
+        kind="scraper",
+        actor=Actor(kind="system", name=f"scrape token {token.public_id}"),
+        tenants=frozenset(),
+        manages=frozenset(),
+        scopes=frozenset({SCRAPE}),
+        expires_at=token.expires_at,
     )
 
 

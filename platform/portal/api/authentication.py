@@ -1,4 +1,5 @@
-"""Authentication of ``/api/v1/``: a portal session, an operator's token (``ho_…``) or a tenant's key (``hk_…``).
+"""Authentication of ``/api/v1/``: a portal session, or an operator's token (``ho_…``), a tenant's key (``hk_…``) or a
+scrape token (``hs_…``).
 
 ``request.auth`` is the :class:`portal.access.principal.Principal`.
 """
@@ -15,10 +16,16 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from portal.access.addresses import client_address
-from portal.access.principal import READ, Principal, principal_of_key, principal_of_user
+from portal.access.principal import (
+    READ,
+    Principal,
+    principal_of_key,
+    principal_of_scrape_token,
+    principal_of_user,
+)
 from tenants import networks
 from tenants.errors import KeyRefused
-from tenants.keys import keys, tokens
+from tenants.keys import keys, scrape_tokens, tokens
 from tenants.models import User
 
 if TYPE_CHECKING:  # REST framework imports this module while it imports its views
@@ -29,7 +36,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class BearerAuthentication(BaseAuthentication):
-    """``Authorization: Bearer ho_…`` or ``hk_…``. Any other Authorization header is refused, never ignored."""
+    """``Authorization: Bearer ho_…``, ``hk_…`` or ``hs_…``. Any other such header is refused, never ignored."""
 
     def authenticate(self, request: Request) -> tuple[User | AnonymousUser, Principal] | None:
         """Return the user and principal, or None without the header. Raises AuthenticationFailed."""
@@ -42,6 +49,8 @@ class BearerAuthentication(BaseAuthentication):
             if text.startswith(f"{tokens.PREFIX}_"):
                 user = tokens.authenticate(text.strip()).user
                 return user, principal_of_user(user)
+            if text.startswith(f"{scrape_tokens.PREFIX}_"):
+                return AnonymousUser(), principal_of_scrape_token(scrape_tokens.authenticate(text.strip()))
             return AnonymousUser(), _principal_of_key(request, text.strip())
         except KeyRefused as refusal:
             # the same error for every reason, so that guessing reveals nothing
@@ -71,6 +80,8 @@ class MayRead(BasePermission):
         """Return whether the caller is authenticated. Raises PermissionDenied for a key without the scope to read."""
         if not isinstance(request.auth, Principal):
             return False
+        if request.auth.kind == "scraper":
+            raise PermissionDenied("A scrape token opens only /api/v1/fleet/targets. Use an operator's token or a key.")
         if not request.auth.may_read():
             raise PermissionDenied(f"This key lacks the scope {READ!r}.")
         return True
@@ -84,6 +95,16 @@ class OperatorOnly(MayRead):
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the caller is an operator."""
         return isinstance(request.auth, Principal) and request.auth.is_operator
+
+
+class MayFindTargets(MayRead):
+    """Operators, and scrape tokens."""
+
+    message = "Only operators and scrape tokens may read this."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the caller may see what Prometheus scrapes."""
+        return isinstance(request.auth, Principal) and request.auth.may_find_targets()
 
 
 class OperatorChanges(MayRead):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.fleet import adapter_views, document_view, list_views, node_views, views
+from portal.api.fleet import adapter_views, document_view, list_views, node_views, scrape_token_views, views
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, months, partitions, plans, prices, savings, statements, usage
@@ -60,6 +60,8 @@ urlpatterns: list[URLPattern] = [
     path("fleet/rollouts", list_views.RolloutsView.as_view()),
     path("fleet/start-times", list_views.StartTimesView.as_view()),
     path("fleet/targets", list_views.ScrapeTargetsView.as_view()),
+    path("fleet/scrape-tokens", scrape_token_views.ScrapeTokensView.as_view()),
+    path("fleet/scrape-tokens/<uuid:token>/revoke", scrape_token_views.RevokeScrapeTokenView.as_view()),
     path("fleet/deployments/<slug:deployment>/scale", views.ScaleView.as_view()),
     path("fleet/deployments/<slug:deployment>/target", views.TargetView.as_view()),
     path("fleet/deployments/<slug:deployment>/routing", views.RoutingView.as_view()),

@@ -83,6 +83,7 @@ def test_a_node_reads_no_session_user_key_token_or_body(stolen: Connection, acme
         ("password", "tenants_user"),
         ("secret_hmac", "tenants_apikey"),
         ("secret_hmac", "tenants_operatortoken"),
+        ("secret_hmac", "tenants_scrapetoken"),
         ("amount_pico", "billing_usagerollup"),
     ):
         refused(stolen, f"SELECT {column} FROM {table}")

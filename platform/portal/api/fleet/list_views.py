@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.api import pagination
-from portal.api.authentication import OperatorOnly
+from portal.api.authentication import MayFindTargets, OperatorOnly
 from portal.api.fleet.serializers import (
     DecisionSerializer,
     PlaceholderSerializer,
@@ -151,7 +151,7 @@ class StartTimesView(APIView):
 class ScrapeTargetsView(APIView):
     """Targets for Prometheus."""
 
-    permission_classes = (OperatorOnly,)
+    permission_classes = (MayFindTargets,)
 
     @extend_schema(
         operation_id="list_scrape_targets",
