@@ -53,7 +53,7 @@ def test_a_scrape_token_opens_nothing_else(world: World) -> None:
             answer = getattr(scraper, method)(filled, {}, format="json")
             assert answer.status_code in (403, 404), (method, path, answer.status_code)
             if answer.status_code == 403:
-                assert error_of(answer)["code"] == "forbidden"
+                assert error_of(answer)["code"] == "permission_denied"
             tried += 1
     assert tried > 60
     assert AuditEntry.objects.count() == entries
