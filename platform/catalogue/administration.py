@@ -63,8 +63,9 @@ def restore(actor: Actor, name: str) -> Model:
 def rename(actor: Actor, name: str, new_name: str) -> Model:
     """Give a model another name; its old name becomes an alias, and keys, limits and purges follow.
 
-    Running engines know their old name: the caller replaces them. Raises NotFound, BadName, AlreadyExists; NotAllowed
-    while a budget is for the model alone, because spending is counted by name and would start again at zero.
+    Running engines know their old name: the caller lets them serve under it, and replaces them. Raises NotFound,
+    BadName, AlreadyExists; NotAllowed while a budget is for the model alone, because spending is counted by name and
+    would start again at zero.
     """
     row = find(name)
     old = row.name

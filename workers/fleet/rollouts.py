@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import transaction
 
 from catalogue import adapters, engine_options, registry
-from catalogue.models import ModelRevision
+from catalogue.models import Model, ModelRevision
 from tenants import audit
 from tenants.audit import Actor
 from workers import tasks
@@ -67,15 +67,21 @@ def begin(
     slots_per_replica: int,
     *,
     earlier_pools: Sequence[UUID] | None = None,
+    anew: bool = False,
 ) -> Rollout | None:
     """Begin to replace a deployment's replicas; None if they are replaced at once, because none of them serves.
 
     ``earlier_pools``: what an undo gives back; None: the present ones. A rollout that is open ends: this one takes its
-    place. What the deployment serves as it is undoes an open one. The caller has the lock of reconcile. Raises Refused
-    if there is no room for a new replica, not even in the place of as many old ones as may be missing.
+    place. What the deployment serves as it is undoes an open one, unless all replicas are replaced ``anew``. The caller
+    has the lock of reconcile. Raises Refused if there is no room for a new replica, not even in the place of as many
+    old ones as may be missing.
     """
     earlier = open_of(deployment)
-    if (revision.id, slots_per_replica) == (deployment.revision_id, deployment.slots_per_replica) and earlier:
+    if (
+        (revision.id, slots_per_replica) == (deployment.revision_id, deployment.slots_per_replica)
+        and earlier
+        and not anew
+    ):
         if earlier.state != _State.UNDOING:
             rollouts.undo(actor, earlier, f"{actor.name} deployed the earlier revision again", pools=False)
         return earlier
@@ -169,6 +175,25 @@ def restart(actor: Actor, deployment: str) -> Rollout:
     if made is None:
         raise Refused("deployment", found.name, "no replica of it serves", "scale it")
     return made
+
+
+def rename(actor: Actor, model: Model, old_name: str) -> str:
+    """Let the running engines of a renamed model serve under its old name, and begin to replace them by others.
+
+    Return why they cannot be replaced now, empty if they are. The caller has the lock of reconcile.
+    """
+    rows = list(Deployment.objects.filter(revision__model=model, archived_at=None).select_related("revision"))
+    running = Replica.objects.filter(deployment__in=rows, served_name="").exclude(state=Replica.State.STOPPED)
+    if running.update(served_name=old_name):
+        endpoints.announce()
+    for row in rows:
+        wanted = as_wanted(row)
+        try:
+            with transaction.atomic():
+                begin(actor, row, wanted.revision, wanted.slots_per_replica, anew=True)
+        except Refused as error:
+            return error.why
+    return ""
 
 
 @transaction.atomic

@@ -71,6 +71,8 @@ class Replica(models.Model):
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)
     state_since = models.DateTimeField(db_default=Now())
     fence = models.BigIntegerField(default=0)
+    #: What its engine calls the model, where the model has been renamed since; empty: the model's name.
+    served_name = models.CharField(max_length=200, blank=True, default="", db_default="")
     #: Number of engine processes so far. A new process has an empty prefix cache.
     generation = models.PositiveIntegerField(default=0)
     #: The generation whose engine speaks TLS. Another one, or none: the engine speaks plain HTTP, as every engine of an

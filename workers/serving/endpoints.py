@@ -62,6 +62,7 @@ _ANSWERING = CompiledQuery(
             "node__pool__region",
             "tls_generation",
             "node__name",
+            "served_name",
         )
     )
 )
@@ -177,7 +178,8 @@ class Endpoint:
     watch: Watch | None = None
     #: That of its node's pool.
     region: str = ""
-    #: What the engine calls the model, where that is not ``model_name``: an adapter's revision has a name of its own.
+    #: What the engine calls the model, where that is not ``model_name``: an adapter's revision has a name of its own,
+    #: and a model that has been renamed its old one until the replica is replaced.
     engine_name: str = ""
 
 
@@ -300,6 +302,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         context_tokens=told[5],
         watch=_watch(told[9]) if told[7] is not None and told[8] is None else None,
         region=told[10] or "",
+        engine_name=told[13],
     )
 
 

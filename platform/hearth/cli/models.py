@@ -348,7 +348,10 @@ def restore(name: str) -> None:
 @click.argument("name")
 @click.argument("new_name")
 def rename(name: str, new_name: str) -> None:
-    """Give a model another name. Its old name becomes an alias; its replicas are replaced."""
+    """Give a model another name. Its old name becomes an alias; a rollout replaces its replicas, which serve meanwhile.
+
+    Keys, limits, prices and purges follow. `unalias` ends the old name.
+    """
     _change(name, f"is now {new_name}; the old name is an alias", name=new_name)
 
 
@@ -417,7 +420,7 @@ def _change(model_name: str, done: str, **change: Any) -> None:
         from portal.fleet import model_changes
         from tenants import audit
 
-        model_changes.change(audit.shell("hearth model"), model_name, model_changes.ModelChange(**change))
+        model_changes.change(audit.shell("hearth model"), model_name, model_changes.ModelChange(**change), warn=print)
     print(f"{model_name} {done}.")
 
 

@@ -57,7 +57,7 @@ def change(actor: Actor, name: str, wanted: ModelChange, *, warn: Callable[[str]
     NotAllowed, ModelRefused, and the errors of ``model_options`` and ``engine_arguments``.
     """
     redeployment = _redeployment(name, wanted.options, warn) if wanted.options else None
-    return _change(actor, name, wanted, redeployment)
+    return _change(actor, name, wanted, redeployment, warn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,9 @@ def _redeployment(name: str, options: OptionChange, warn: Callable[[str], None])
 
 
 @transaction.atomic
-def _change(actor: Actor, name: str, wanted: ModelChange, redeployment: _Redeployment | None) -> Model:
+def _change(
+    actor: Actor, name: str, wanted: ModelChange, redeployment: _Redeployment | None, warn: Callable[[str], None]
+) -> Model:
     """Apply a checked change.
 
     Takes the locks of prices and of the reconciler before any row: their other holders raise the policy epoch last.
@@ -107,7 +109,7 @@ def _change(actor: Actor, name: str, wanted: ModelChange, redeployment: _Redeplo
         model_options.apply(actor, redeployment.deployment, redeployment.described)
         tasks.hint(())
     if wanted.name is not None:
-        model = _rename(actor, model, wanted.name)
+        model = _rename(actor, model, wanted.name, warn)
     if wanted.visibility is not None or wanted.tenants is not None:
         model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
@@ -144,14 +146,18 @@ def _set_visibility(actor: Actor, model: Model, wanted: ModelChange) -> Model:
     return administration.set_visibility(actor, model.name, visibility, shared)
 
 
-def _rename(actor: Actor, model: Model, new_name: str) -> Model:
-    """Rename the model, price it as before, and replace its engines, which know its old name."""
+def _rename(actor: Actor, model: Model, new_name: str, warn: Callable[[str], None]) -> Model:
+    """Rename the model, price it as before, and let a rollout replace its engines, which know its old name."""
     old_name = model.name
     prices.lock_owners(old_name)
     renamed = administration.rename(actor, old_name, new_name)
     if renamed.name != old_name:
         prices.carry_over(actor, old_name, new_name)
-        deployments.replace_replicas(renamed)
+        if why := rollouts.rename(actor, renamed, old_name):
+            warn(
+                f"The engines of {new_name} cannot be replaced now: {why}. They serve it under both names, and call it "
+                f"{old_name} in their answers until they are: `celery -A hearth fleet rollout restart`."
+            )
         tasks.hint(())
     return renamed
 

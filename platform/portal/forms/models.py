@@ -32,7 +32,7 @@ class ModelForm(PageForm):
     name = forms.CharField(
         label="Name",
         max_length=200,
-        help_text="The old name becomes an alias, and the replicas are replaced.",
+        help_text="The old name becomes an alias, and a rollout replaces the replicas.",
         error_messages=_ERRORS,
     )
     aliases = forms.CharField(

@@ -305,11 +305,15 @@ def test_an_archived_model_stops_and_its_deployment_leaves_the_lists(world: Worl
     assert [(each.name, each.desired) for each in inventory.read().deployments] == [(MODEL, 2)]
 
 
-def test_a_renamed_models_replicas_are_replaced_and_both_names_lead_to_it(world: World, as_operator: APIClient) -> None:
+def test_a_renamed_models_replicas_serve_until_they_are_replaced_and_both_names_lead_to_it(
+    world: World, as_operator: APIClient
+) -> None:
     fixtures.fleet(world)
     answer = as_operator.patch(TINY, {"name": "small"}, format="json")
     assert (answer.json()["name"], answer.json()["aliases"]) == ("small", [MODEL])
-    assert not Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
+    running = Replica.objects.filter(desired_state=Replica.Desired.RUNNING)
+    assert set(running.values_list("served_name", flat=True)) == {MODEL}
+    assert Rollout.objects.get().finished_at is None
     assert Deployment.objects.get(archived_at=None).desired_replicas == 2
     assert as_operator.patch(TINY, {"aliases": []}, format="json").json()["aliases"] == []
 

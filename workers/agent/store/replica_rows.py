@@ -414,12 +414,12 @@ def leased_slots(node_id: UUID) -> dict[UUID, tuple[LeasedSlot, ...]]:
     return found
 
 
-def program_of(revision: ModelRevision) -> Program:
-    """Return the program of the revision's engines."""
+def program_of(revision: ModelRevision, served_name: str = "") -> Program:
+    """Return the program of the revision's engines. ``served_name``: empty for the model's name."""
     return Program(
         engine=revision.engine,
         source=revision.source,
-        served_name=revision.model.name,
+        served_name=served_name or revision.model.name,
         engine_args=tuple(revision.engine_args),
         context_length_tokens=revision.context_length_tokens,
         options=engine_options.from_json(revision.options),
@@ -460,5 +460,5 @@ def _replica_row(
         start_note=row.start_note,
         slots=slots,
         revision_id=cast(RevisionId, row.revision_id),
-        program=program_of(row.revision),
+        program=program_of(row.revision, row.served_name),
     )

@@ -137,6 +137,7 @@ def _target(row: Replica) -> CanaryTarget:
         generation=row.generation,
         revision_id=RevisionId(row.revision_id),
         model_name=row.revision.model.name,
+        engine_name=row.served_name,
         embeds=serves_embeddings(row.revision.engine_args),
         tls=engine_tls.peer(row.node.name) if row.tls_generation == row.generation else None,
     )

@@ -123,7 +123,9 @@ def _recorded(target: CanaryTarget, path: str, body: dict[str, Any], sink: Canar
     canary = target.canary(path)
     if sink is not None:
         sink.begin(canary)
-    answer = _sent(target, path, {"model": target.model_name, **body}, str(canary.request_id), until)
+    answer = _sent(
+        target, path, {"model": target.engine_name or target.model_name, **body}, str(canary.request_id), until
+    )
     if sink is not None:
         sink.end(
             canary,

@@ -146,7 +146,9 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
     """New values of a model; absent fields stay as they are."""
 
     name = serializers.CharField(
-        max_length=200, required=False, help_text="Renames it. The old name becomes an alias; its replicas restart."
+        max_length=200,
+        required=False,
+        help_text="Renames it. The old name becomes an alias, and a rollout replaces its replicas.",
     )
     archived = serializers.BooleanField(
         required=False, help_text="true: it cannot be called any more and its replicas stop; false undoes that."

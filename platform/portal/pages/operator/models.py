@@ -60,7 +60,10 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
     status = 200
     if request.method == "POST":
         form = ModelForm(request.POST, model=model)
-        if form.is_valid() and _changed(principal, model.name, form):
+        said: list[str] = []
+        if form.is_valid() and _changed(principal, model.name, form, said):
+            for note in said:
+                messages.warning(request, note)
             messages.success(request, f"{form.cleaned_data['name']} is changed. Every gateway applies it in a second.")
             return redirect("portal:model", name=form.cleaned_data["name"])
         status = 400
@@ -131,10 +134,10 @@ def _find(name: str) -> Model:
     return found
 
 
-def _changed(principal: Principal, name: str, form: ModelForm) -> bool:
-    """Apply the form; False if the change is refused, which the form then says."""
+def _changed(principal: Principal, name: str, form: ModelForm, notes: list[str]) -> bool:
+    """Apply the form; False if the change is refused, which the form then says. ``notes`` get what to know about it."""
     try:
-        model_changes.change(principal.actor, name, form.change(name))
+        model_changes.change(principal.actor, name, form.change(name), warn=notes.append)
     except TenantError as error:
         form.add_error(None, tenant_errors.words(error))
     except WorkerError as error:
