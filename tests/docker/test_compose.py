@@ -26,6 +26,22 @@ OTHERS = {
     "REDISCLI_AUTH",
     "NODE_PASSWORD",
     "HF_TOKEN",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+}
+#: Settings that the compose file or its images fix: folders, accounts, addresses inside the network, one process each.
+FIXED = {
+    *(
+        "HEARTH_DATA_DIR",
+        "HEARTH_USAGE_EXPORT_DIR",
+        "HEARTH_HOST",
+        "HEARTH_PORT",
+        "HEARTH_METRICS_HOST",
+        "HEARTH_METRICS_PORT",
+        "HEARTH_ROLE",
+    ),
+    *("HEARTH_USER", "HEARTH_ENGINE_USER", "HEARTH_ENGINE_VENV", "HEARTH_TORCH_INDEX", "HEARTH_GATEWAY_PROCESSES"),
+    *("HEARTH_ENGINE_TLS", "HEARTH_ENGINE_PORTS", "REDIS_LIMITS_URL", "REDIS_CACHE_URL", "REDIS_BROKER_URL"),
+    "HEARTH_DEBUG",  # shows secrets
 }
 #: What only the compose files themselves read.
 OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND", "HEARTH_REDIS_MAXMEMORY"}
@@ -72,6 +88,16 @@ def test_every_variable_is_a_setting_or_one_of_the_images(path: Path) -> None:
     assert given <= KNOWN
     read = {found[1] for found in INTERPOLATION.findall(path.read_text()) if found[1]}
     assert read <= KNOWN | OF_COMPOSE
+
+
+def test_every_setting_of_the_environment_file_reaches_a_container() -> None:
+    given = {name for each in compose(COMPOSE)["services"].values() for name in each.get("environment", {})}
+    assert set(variables()) - given == FIXED
+    tracing = {name for name in variables() if name.startswith("OTEL_")} | {"OTEL_EXPORTER_OTLP_HEADERS"}
+    assert len(tracing) == 4
+    for path, name in (*SERVICES, (COMPOSE_NODE, "node-gpu")):
+        if name not in {"postgres", "redis"}:
+            assert tracing <= service(path, name)["environment"].keys(), name
 
 
 @pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)

@@ -59,6 +59,8 @@ def test_an_expression_is_promql_over_metrics_that_there_are(expression: str) ->
     promql_parser.parse(expression)
     known, labels = described(), set(COMMON_LABELS)
     names = re.findall(r"\bhearth_\w+", re.sub(r'"[^"]*"', "", expression))
+    process = re.findall(r"\bprocess_(?:cpu_seconds_total|resident_memory_bytes)\b", expression)
+    assert names or process, "an expression over no known metric would pass whatever it says"
     for name in names:
         metric = name if name in known else re.sub(r"_(bucket|count|sum)$", "", name)
         assert metric in known, name
@@ -67,6 +69,12 @@ def test_an_expression_is_promql_over_metrics_that_there_are(expression: str) ->
     for group in re.findall(r"\bby \(([^)]*)\)", expression):
         asked |= set(group.replace(" ", "").split(","))
     assert asked <= labels
+
+
+def test_no_rule_and_no_board_is_missed() -> None:
+    assert (len(rules()) > 20, len(described()) > 80) == (True, True)
+    assert BOARDS == ["dashboard.json", "gpus.json"]
+    assert all(panel["targets"] for board in BOARDS for panel in panels(board))
 
 
 def test_each_alert_says_what_it_means_and_where_to_look() -> None:
