@@ -12,6 +12,7 @@ BillingError
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
+├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
 ├── BadTerms                  a plan's document that is not valid
 ├── PlanRefused               a change of plans that is not allowed
 └── PriceRefused              a price change that is not allowed
@@ -103,6 +104,19 @@ class NotReopened(BillingError):
         self.tenant = tenant
         self.month = month
         self.reason = reason
+
+
+class BadPriceFile(BillingError):
+    """A file of prices sets none. Carries the line, from 1, or None; the column, empty if it is none; the problem."""
+
+    def __init__(self, line: int | None, column: str, problem: str, *, is_jump: bool = False) -> None:
+        place = ", ".join(filter(None, (f"line {line}" if line is not None else "", column)))
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.line = line
+        self.column = column
+        #: Whether a price changes more than tenfold, which can be confirmed.
+        self.is_jump = is_jump
+        self.problem = problem
 
 
 class BadTerms(BillingError):

@@ -47,6 +47,7 @@ urlpatterns: list[URLPattern] = [
     path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
     path("models/<path:name>/", models.edit, name="model"),
     path("prices/", prices.index, name="prices"),
+    path("prices.csv", prices.as_csv, name="prices-csv"),
     path("plans/", plans.index, name="plans"),
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),

@@ -79,6 +79,8 @@ FOR_TENANT = " for the tenant"
 #: A plan, and a month that has not begun.
 PLAN = "gold"
 LATER = f"{timezone.now().year + 1}-06"
+#: A file of prices.
+PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_million\n{fixtures.MODEL},0.16,0.02,0.61\n"
 #: A node whose agent is silent.
 LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
@@ -151,9 +153,8 @@ class Scene:
         method, path = action.removesuffix(FOR_TENANT).split()
         body = BODIES[action](place) if action in BODIES else None
         send = getattr(self.apis[role], method.lower())
-        status = send(
-            f"/api/v1{self._filled(path, place)}", *([] if body is None else [body]), format="json"
-        ).status_code
+        kind = {"content_type": "text/csv"} if isinstance(body, str) else {"format": "json"}
+        status = send(f"/api/v1{self._filled(path, place)}", *([] if body is None else [body]), **kind).status_code
         assert status < 300 or status in {401, 403, 404}, f"{role}, {action}: {status}"
         return bool(status < 300)
 
@@ -189,7 +190,7 @@ class Scene:
         return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
 
 
-BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
+BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
@@ -214,6 +215,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
     "POST /prices": lambda place: {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
     },
+    "POST /prices/import": lambda place: PRICES,
     "PUT /fleet": lambda place: {"version": 1, "pools": [{"name": "extra", "kind": "cpu"}]},
     "POST /fleet/adapters": lambda place: {"name": f"{fixtures.MODEL}:tone", "source": str(place.adapter)},
     "POST /fleet/scrape-tokens": lambda place: {"name": "new"},
@@ -236,6 +238,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
+    "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},

@@ -1,17 +1,18 @@
-"""What each tenant's last month would have cost with other terms, beside what it cost."""
+"""What each tenant's last month would have cost with other terms or prices, beside what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from billing.errors import MixedCurrencies
 from billing.months import overview
-from billing.plans import calculation
+from billing.plans import calculation, registry
 from billing.plans.terms import Terms
+from billing.pricing.prices import PriceTable
 from billing.reports import statements
 from billing.reports.statements import Month, Statement
 from tenants.ids import TenantId
@@ -55,6 +56,40 @@ def billed_tenants(now: datetime) -> list[Tenant]:
 
 def of_terms(terms: Terms, currency: str, tenants: Iterable[Tenant], now: datetime) -> Iterator[Preview]:
     """Yield what each tenant's last month would have cost with these terms instead of those that it had."""
+
+    def change(was: Statement) -> Statement | str:
+        if was.currency != currency:
+            return f"charged in {was.currency}"
+        return replace(was, terms=calculation.apply(terms, was.lines))
+
+    return _previews(tenants, now, change)
+
+
+def of_prices(
+    table: PriceTable, model_names: Collection[str], moment: datetime, tenants: Iterable[Tenant], now: datetime
+) -> Iterator[Preview]:
+    """Yield what each tenant's last month would have cost at the prices that ``table`` has at ``moment``.
+
+    Only usage of these models changes. The terms that the tenant had apply to it.
+    """
+
+    def change(was: Statement) -> Statement | str:
+        lines = []
+        for line in was.lines:
+            price = table.at(was.tenant_id, line.model_name, moment) if line.model_name in model_names else None
+            if price is not None and price.currency != was.currency:
+                return f"charged in {was.currency}"
+            lines.append(line if price is None else replace(line, unit_price_pico=price.rates.of(line.token_class)))
+        agreed = registry.agreed(was.tenant_id, date(was.year, was.month, 1))
+        terms = calculation.apply(agreed.terms, lines) if agreed is not None else ()
+        return replace(was, lines=tuple(lines), terms=terms)
+
+    return _previews(tenants, now, change)
+
+
+def _previews(
+    tenants: Iterable[Tenant], now: datetime, change: Callable[[Statement], Statement | str]
+) -> Iterator[Preview]:
     for tenant in tenants:
         month = last_month(tenant, now)
         try:
@@ -62,8 +97,8 @@ def of_terms(terms: Terms, currency: str, tenants: Iterable[Tenant], now: dateti
         except MixedCurrencies as error:
             yield Preview(month=month, was=None, would_be=None, problem=str(error))
             continue
-        if was.currency != currency:
-            yield Preview(month=month, was=was, would_be=None, problem=f"charged in {was.currency}")
-            continue
-        would_be = replace(was, terms=calculation.apply(terms, was.lines))
-        yield Preview(month=month, was=was, would_be=would_be)
+        found = change(was)
+        if isinstance(found, str):
+            yield Preview(month=month, was=was, would_be=None, problem=found)
+        else:
+            yield Preview(month=month, was=was, would_be=found)

@@ -172,11 +172,32 @@ def ensure_price_book() -> PriceBook:
     return book
 
 
+def book_of(tenant: Tenant | None) -> PriceBook:
+    """Return the platform's price book or a tenant's own, which is created on first use."""
+    if tenant is None:
+        return ensure_price_book()
+    book, _ = PriceBook.objects.get_or_create(
+        tenant_id=tenant.id, defaults={"name": f"tenant {tenant.slug}", "currency": tenant.currency}
+    )
+    return book
+
+
 def ensure_demo_prices(actor: Actor, model_name: str) -> None:
     """Set the demo prices for a model in the platform's book, unless it has a price there."""
     book = ensure_price_book()
     if not PriceVersion.objects.filter(book=book, model_name=model_name).exists():
         set_price(actor, book, model_name, DEMO_RATES)
+
+
+def rates_of(version: PriceVersion) -> Rates:
+    """Return the rates of a version."""
+    return Rates(
+        prompt_pico=version.prompt_pico,
+        cached_prompt_pico=version.cached_prompt_pico,
+        completion_pico=version.completion_pico,
+        prediction_hit_pico=version.prediction_hit_pico,
+        coalesced_pico=version.coalesced_pico,
+    )
 
 
 def in_force(model_names: Iterable[str]) -> dict[str, Rates]:
@@ -185,7 +206,7 @@ def in_force(model_names: Iterable[str]) -> dict[str, Rates]:
         book__tenant_id=None, model_name__in=set(model_names), effective_from__lte=timezone.now()
     )
     latest = versions.order_by("model_name", "-effective_from").distinct("model_name")
-    return {each.model_name: _rates(each) for each in latest}
+    return {each.model_name: rates_of(each) for each in latest}
 
 
 def priced(model_names: Iterable[str], tenant_ids: Iterable[UUID] = ()) -> set[str]:
@@ -206,16 +227,16 @@ def carry_over(actor: Actor, old_name: str, new_name: str) -> None:
         current = versions.filter(effective_from__lte=now).order_by("-effective_from").first()
         scheduled = versions.filter(effective_from__gt=now).order_by("effective_from")
         if current is not None:
-            set_price(actor, book, new_name, _rates(current), confirm=True)
+            set_price(actor, book, new_name, rates_of(current), confirm=True)
         for version in scheduled:
-            set_price(actor, book, new_name, _rates(version), effective_from=version.effective_from, confirm=True)
+            set_price(actor, book, new_name, rates_of(version), effective_from=version.effective_from, confirm=True)
 
 
 def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates | None:
     """Return the rates until ``moment`` in this book, or otherwise in the platform's."""
     versions = PriceVersion.objects.filter(model_name=model_name, effective_from__lt=moment).order_by("-effective_from")
     found = versions.filter(book=book).first() or versions.filter(book__tenant_id=None).first()
-    return None if found is None else _rates(found)
+    return None if found is None else rates_of(found)
 
 
 def _check_range(model_name: str, rates: Rates) -> None:
@@ -233,22 +254,12 @@ def _check_jump(model_name: str, before: Rates, after: Rates) -> None:
             raise PriceJump(model_name, name, old, new[name])
 
 
-def _rates(version: PriceVersion) -> Rates:
-    return Rates(
-        prompt_pico=version.prompt_pico,
-        cached_prompt_pico=version.cached_prompt_pico,
-        completion_pico=version.completion_pico,
-        prediction_hit_pico=version.prediction_hit_pico,
-        coalesced_pico=version.coalesced_pico,
-    )
-
-
 def _price(version: PriceVersion) -> Price:
     return Price(
         version_id=version.id,
         currency=version.book.currency,
         effective_from=version.effective_from,
-        rates=_rates(version),
+        rates=rates_of(version),
     )
 
 

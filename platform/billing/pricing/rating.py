@@ -42,6 +42,8 @@ from uuid import UUID
 
 import msgspec
 
+from billing.pricing.classes import LineClass
+
 #: States in which the platform failed: free until the first token.
 FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
 
@@ -55,6 +57,11 @@ class Rates:
     completion_pico: int
     prediction_hit_pico: int = 0
     coalesced_pico: int = 0
+
+    def of(self, token_class: LineClass) -> int:
+        """Return the price of one token, or of one request, of this class."""
+        found: int = getattr(self, f"{token_class}_pico")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ import click
 from hearth.checks.preflight import PreflightError
 from hearth.cli.month_name import MonthName
 from hearth.cli.on_database import on_database
+from hearth.cli.output import preview_table
 from hearth.cli.output.text_table import table
 
 if TYPE_CHECKING:
-    from billing.months.previews import Preview  # its models need Django
-    from billing.plans.terms import Terms
+    from billing.plans.terms import Terms  # needs Django
 
 _FILE = click.option(
     "-f", "--file", "file", type=click.File(encoding="utf-8"), help="The terms, YAML or JSON; - reads standard input."
@@ -174,26 +174,8 @@ def preview(name: str | None, file: IO[str] | None, currency: str, slugs: tuple[
             terms, currency = found.terms, found.currency
         now = timezone.now()
         tenants = [find_tenant(slug) for slug in slugs] or previews.billed_tenants(now)
-        rows = [_cells(each) for each in previews.of_terms(terms, currency, tenants, now)]
-    heads = ("TENANT", "MONTH", "LIST PRICE", "WAS", "WOULD BE", "CHANGE")
-    if as_json:
-        keys = [head.lower().replace(" ", "_") for head in heads]
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-        return
-    print(table(heads, rows))
-
-
-def _cells(found: Preview) -> tuple[str, ...]:
-    from billing.pricing import amounts
-
-    def money(pico: int) -> str:
-        return f"{amounts.units(pico)} {found.was.currency if found.was else ''}".rstrip()
-
-    slug, month = found.month.tenant.slug, found.month.name
-    if found.was is None or found.would_be is None:
-        return (slug, month, "", money(found.was.amount_pico) if found.was else "", found.problem, "")
-    usage, was, would_be = found.was.usage_pico, found.was.amount_pico, found.would_be.amount_pico
-    return (slug, month, money(usage), money(was), money(would_be), money(found.change_pico))
+        rows = [preview_table.cells(each) for each in previews.of_terms(terms, currency, tenants, now)]
+    print(json.dumps(preview_table.as_json(rows), indent=2) if as_json else table(preview_table.HEADS, rows))
 
 
 def _read(file: IO[str] | None) -> Terms:

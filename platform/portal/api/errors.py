@@ -79,10 +79,8 @@ def _from_domain(error: Exception) -> Response | None:
             response = envelope(str(error), 409, "month_open")
         case billing.NotReopened():
             response = envelope(f"{error}.", 409, "month_not_reopened")
-        case billing.BadTerms(field=field):
-            response = envelope(f"{error}.", 400, "invalid_value", field or None)
-        case billing.PlanRefused():
-            response = envelope(str(error), 409, "plan_refused")
+        case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused():
+            response = _from_agreements(error)
         case billing.BillingError():
             response = _from_billing(error)
         case BadDocument():
@@ -152,6 +150,18 @@ def _from_billing(error: billing.BillingError) -> Response | None:
             return envelope(f"{error}.", 409, "price_refused", "effective_from")
         case _:
             return None
+
+
+def _from_agreements(error: billing.BadPriceFile | billing.BadTerms | billing.PlanRefused) -> Response:
+    match error:
+        case billing.BadPriceFile(is_jump=True):
+            return envelope(f"{error}. Send confirm=true if this is intended.", 409, "price_jump")
+        case billing.BadPriceFile():
+            return envelope(f"{error}.", 400, "invalid_document", error.column or None)
+        case billing.BadTerms():
+            return envelope(f"{error}.", 400, "invalid_value", error.field or None)
+        case billing.PlanRefused():
+            return envelope(str(error), 409, "plan_refused")
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

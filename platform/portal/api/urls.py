@@ -86,6 +86,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/pools/<slug:pool>/settings", views.PoolSettingsView.as_view()),
     path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
+    path("prices/import", prices.ImportPricesView.as_view()),
     path("plans", plans.PlansView.as_view()),
     path("plans/<slug:plan>", plans.PlanView.as_view()),
     path("plans/<slug:plan>/preview", plans.PreviewView.as_view()),

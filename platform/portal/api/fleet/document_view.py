@@ -8,14 +8,13 @@ from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses
+from portal.api.text_body import flag
 from portal.fleet.document import apply, present, schema
 from portal.fleet.document.apply import Outcome
 
@@ -52,22 +51,9 @@ class OutcomeSerializer(serializers.Serializer[Outcome]):
     notes = serializers.ListField(child=serializers.CharField(), read_only=True)
 
 
-class DocumentParser(BaseParser):
-    """Leaves a body of YAML or JSON as text."""
-
-    media_type = "*/*"
-
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        """Return the text. Raises ValidationError unless it is UTF-8."""
-        try:
-            return str(stream.read().decode())
-        except UnicodeDecodeError as error:
-            raise ValidationError("The document is no UTF-8 text.") from error
-
-
 def put(view: APIView, request: Request) -> Response:
     """Make the fleet what the document says, all of it or nothing; the same document twice changes nothing."""
-    flags = {name: _flag(request, name) for name in _FLAGS}
+    flags = {name: flag(request, name) for name in _FLAGS}
     outcome = apply.apply_text(principal_of(request).actor, str(request.data), **flags)
     return Response(OutcomeSerializer(outcome).data)
 
@@ -100,10 +86,3 @@ class SchemaView(APIView):
     def get(self, request: Request) -> Response:
         """Return the JSON schema of the document."""
         return Response(schema.json_schema())
-
-
-def _flag(request: Request, name: str) -> bool:
-    given = request.query_params.get(name, "false")
-    if given not in {"true", "false", "1", "0"}:
-        raise ValidationError({name: "Use true or false."})
-    return given in {"true", "1"}

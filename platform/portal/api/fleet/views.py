@@ -32,6 +32,7 @@ from portal.api.fleet.serializers import (
 )
 from portal.api.fleet.target_serializers import TargetSerializer
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
+from portal.api.text_body import TextParser
 from tenants.audit import Actor
 from workers.errors import NotFound
 from workers.fleet import inventory, lookup, operations
@@ -85,7 +86,7 @@ class FleetView(APIView):
     """The fleet."""
 
     permission_classes = (OperatorOnly,)
-    parser_classes = (document_view.DocumentParser,)
+    parser_classes = (TextParser,)
     put = document_view.describe(document_view.put)
 
     @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **error_responses(403)})

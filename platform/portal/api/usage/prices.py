@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Q, QuerySet
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.models import PriceBook, PriceVersion
-from billing.pricing import prices
+from billing.models import PriceVersion
+from billing.months import previews
+from billing.pricing import price_file, prices
+from billing.pricing.price_file import Change
 from billing.pricing.rating import Rates
 from portal.access import tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
-from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import SwitchField
+from portal.api.text_body import TextParser, flag
+from portal.api.usage.plans import PreviewSerializer
 from portal.formats import query_params
-from tenants.models import Tenant
+
+#: Tenants that a preview of an import has.
+MAX_PREVIEWED = 200
 
 
 class PriceSerializer(serializers.Serializer[PriceVersion]):
@@ -59,6 +69,70 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
         default=None, allow_null=True, help_text="Not in the past; default: now."
     )
     confirm = SwitchField(default=False, help_text="Allow a change by more than a factor of ten.")
+
+
+class RatesSerializer(serializers.Serializer[Rates]):
+    """Prices in pico-units."""
+
+    prompt_pico = serializers.IntegerField(read_only=True)
+    cached_prompt_pico = serializers.IntegerField(read_only=True)
+    completion_pico = serializers.IntegerField(read_only=True)
+    prediction_hit_pico = serializers.IntegerField(read_only=True)
+    coalesced_pico = serializers.IntegerField(read_only=True)
+
+
+class PriceChangeSerializer(serializers.Serializer[Change]):
+    """A price that the file sets."""
+
+    line = serializers.IntegerField(read_only=True)
+    model = serializers.CharField(source="model_name", read_only=True)
+    tenant = serializers.CharField(read_only=True, help_text="Slug; empty: the platform's book.")
+    before = RatesSerializer(read_only=True, allow_null=True)
+    after = RatesSerializer(read_only=True)
+    effective_from = serializers.DateTimeField(read_only=True)
+
+
+class ImportedSerializer(serializers.Serializer[Any]):
+    """What a file changed, or would change."""
+
+    changes = PriceChangeSerializer(many=True)
+    unchanged = serializers.IntegerField(help_text="Rows whose price is in force already.")
+    notes = serializers.ListField(child=serializers.CharField())
+    preview = PreviewSerializer(
+        many=True,
+        help_text=f"With `dry_run`: the last month of each tenant, by slug, of {MAX_PREVIEWED} at most; else empty.",
+    )
+
+
+class ImportPricesView(APIView):
+    """Prices of many models."""
+
+    permission_classes = (OperatorOnly,)
+    parser_classes = (TextParser,)
+
+    @extend_schema(
+        operation_id="import_prices",
+        parameters=[
+            OpenApiParameter("dry_run", bool, description="Change nothing, and preview each tenant's last month."),
+            OpenApiParameter("confirm", bool, description="Allow changes of more than tenfold."),
+        ],
+        request={"text/csv": OpenApiTypes.STR},
+        responses={200: ImportedSerializer, **error_responses(400, 403)},
+    )
+    def post(self, request: Request) -> Response:
+        """Set the prices in a CSV file, all of them or none. Operators only."""
+        flags = {name: flag(request, name) for name in ("dry_run", "confirm")}
+        rows = price_file.read(str(request.data))
+        done = price_file.apply(principal_of(request).actor, rows, **flags)
+        now, names = timezone.now(), {row.model_name for row in rows}
+        tenants = previews.billed_tenants(now)[:MAX_PREVIEWED] if flags["dry_run"] else ()
+        document = {
+            "changes": done.changes,
+            "unchanged": done.unchanged,
+            "notes": done.notes,
+            "preview": list(previews.of_prices(done.table, names, done.latest, tenants, now)),
+        }
+        return Response(ImportedSerializer(document).data)
 
 
 class PricesView(APIView):
@@ -103,7 +177,7 @@ class PricesView(APIView):
         tenant = tenant_for(principal, wanted["tenant"]) if wanted["tenant"] else None
         version = prices.set_price(
             principal.actor,
-            book_of(tenant),
+            prices.book_of(tenant),
             wanted["model"],
             rates,
             effective_from=wanted["effective_from"],
@@ -118,13 +192,3 @@ def visible(principal: Principal) -> QuerySet[PriceVersion]:
     if principal.tenants is None:
         return every
     return every.filter(Q(book__tenant_id=None) | Q(book__tenant_id__in=principal.tenants))
-
-
-def book_of(tenant: Tenant | None) -> PriceBook:
-    """Return the platform's price book or a tenant's own, which is created on first use."""
-    if tenant is None:
-        return prices.ensure_price_book()
-    book, _ = PriceBook.objects.get_or_create(
-        tenant_id=tenant.id, defaults={"name": f"tenant {tenant.slug}", "currency": tenant.currency}
-    )
-    return book

@@ -1,0 +1,228 @@
+"""Prices of many models in one CSV file: all of it is set, or nothing.
+
+Amounts are in units of the book's currency, for a million tokens or for one request, as the names of columns say, so
+that neither can be taken for the other. Each row goes through ``prices.set_price``, with its guards.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.errors import BadPriceFile, PriceJump, PriceRefused
+from billing.models import PriceBook, PriceVersion
+from billing.pricing import amounts, prices
+from billing.pricing.prices import PriceTable
+from billing.pricing.rating import Rates
+from catalogue.models import Model
+from tenants.audit import Actor
+from tenants.models import Tenant
+
+MAX_BYTES = 512 << 10
+MAX_ROWS = 2000
+LONGEST_NAME = 200
+#: The columns of amounts, with the rate that each sets and for how many tokens or requests it is.
+COLUMNS: Mapping[str, tuple[str, int]] = {
+    "prompt_per_million": ("prompt_pico", 10**6),
+    "cached_prompt_per_million": ("cached_prompt_pico", 10**6),
+    "completion_per_million": ("completion_pico", 10**6),
+    "prediction_hit_each": ("prediction_hit_pico", 1),
+    "coalesced_each": ("coalesced_pico", 1),
+}
+#: Columns that a file may leave out, and rows leave empty.
+OPTIONAL = ("prediction_hit_each", "coalesced_each", "tenant", "effective_from")
+HEADER = ("model", *COLUMNS, "tenant", "effective_from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the file. ``tenant`` is a slug, empty: the platform's book; ``effective_from`` None: now."""
+
+    line: int
+    model_name: str
+    tenant: str
+    rates: Rates
+    effective_from: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A price that the file sets. ``before`` None: that book had none for the model."""
+
+    line: int
+    model_name: str
+    tenant: str
+    before: Rates | None
+    after: Rates
+    effective_from: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What a file changes, how many of its rows are in force already, and what to know, in sentences.
+
+    ``table`` has the prices as they are, or would be, with the file; ``latest`` is when the last of them takes effect.
+    """
+
+    changes: Sequence[Change]
+    unchanged: int
+    notes: Sequence[str]
+    table: PriceTable
+    latest: datetime
+
+
+def read(text: str) -> list[Row]:
+    """Return the rows of a file. Raises BadPriceFile."""
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise BadPriceFile(None, "", f"The file has more than {MAX_BYTES >> 10} KiB")
+    reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    try:
+        _check_header(reader.fieldnames or ())
+        rows = [_row(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise BadPriceFile(reader.line_num, "", f"This is no CSV: {error}") from None
+    if not rows:
+        raise BadPriceFile(None, "", "The file has no prices")
+    if len(rows) > MAX_ROWS:
+        raise BadPriceFile(None, "", f"The file has more than {MAX_ROWS} prices")
+    seen: dict[tuple[str, str, datetime | None], int] = {}
+    for row in rows:
+        first = seen.setdefault((row.model_name, row.tenant, row.effective_from), row.line)
+        if first != row.line:
+            raise BadPriceFile(row.line, "model", f"Line {first} has a price of this model from then on, too")
+    return rows
+
+
+def apply(actor: Actor, rows: Sequence[Row], *, confirm: bool, dry_run: bool) -> Imported:
+    """Set the prices of a file, all or none, and none with ``dry_run``. Raises BadPriceFile with the line.
+
+    What is in force already is not set again, so the same file twice changes nothing.
+    """
+    tenants = _tenants(rows)
+    with transaction.atomic():
+        prices.exclude_batches()  # before the policy epoch is raised, as the tenants' rows are locked before it
+        owners = Tenant.objects.filter(id__in=[each.id for each in tenants.values()])
+        list(owners.order_by("id").select_for_update(no_key=True))
+        changes = [change for row in rows if (change := _set(actor, row, tenants.get(row.tenant), confirm)) is not None]
+        names = {row.model_name for row in rows}
+        versions = PriceVersion.objects.filter(model_name__in=names).select_related("book")
+        table = PriceTable(versions.order_by("effective_from"))
+        if dry_run:
+            transaction.set_rollback(True)
+    served = set(Model.objects.filter(name__in=names).values_list("name", flat=True))
+    return Imported(
+        changes=changes,
+        unchanged=len(rows) - len(changes),
+        notes=[f"There is no model {name} yet; its price is for when there is one." for name in sorted(names - served)],
+        table=table,
+        latest=max((change.effective_from for change in changes), default=timezone.now()),
+    )
+
+
+def in_force() -> Iterator[tuple[str, ...]]:
+    """Yield the header and a row for each price in force, which :func:`read` reads."""
+    yield HEADER
+    slugs: dict[UUID, str] = dict(Tenant.objects.values_list("id", "slug"))
+    versions = PriceVersion.objects.filter(effective_from__lte=timezone.now()).select_related("book")
+    for version in versions.order_by("model_name", "book_id", "-effective_from").distinct("model_name", "book_id"):
+        cells = (amounts.units(getattr(version, rate) * per) for rate, per in COLUMNS.values())
+        owner = version.book.tenant_id
+        yield (version.model_name, *cells, slugs.get(owner, str(owner)) if owner else "", "")
+
+
+def _check_header(names: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in HEADER]:
+        raise BadPriceFile(1, unknown[0], f"There is no such column; use {', '.join(HEADER)}")
+    if len(set(names)) != len(names):
+        raise BadPriceFile(1, "", "A column is given twice")
+    if missing := [name for name in HEADER if name not in names and name not in OPTIONAL]:
+        raise BadPriceFile(1, missing[0], "This column is missing")
+
+
+def _row(line: int, cells: dict[str, str]) -> Row:
+    if None in cells or None in cells.values():
+        raise BadPriceFile(line, "", "The line has more or fewer cells than the first one")
+    model = cells["model"].strip()
+    if not 0 < len(model) <= LONGEST_NAME or not model.isprintable():
+        raise BadPriceFile(line, "model", f"Use 1 to {LONGEST_NAME} printable characters")
+    rates = {rate: _pico(line, column, cells.get(column, ""), per) for column, (rate, per) in COLUMNS.items()}
+    return Row(
+        line=line,
+        model_name=model,
+        tenant=cells.get("tenant", "").strip(),
+        rates=Rates(**rates),
+        effective_from=_moment(line, cells.get("effective_from", "").strip()),
+    )
+
+
+def _pico(line: int, column: str, text: str, per: int) -> int:
+    """Return an amount for ``per`` units as pico-units for one."""
+    if not text.strip() and column in OPTIONAL:
+        return 0
+    try:
+        exact = Decimal(text.strip()) * amounts.PICO / per
+    except InvalidOperation:
+        raise BadPriceFile(line, column, f"{text.strip()[:40]!r} is no amount; use a number as 0.15") from None
+    if not exact.is_finite() or exact < 0 or exact > 10**18:
+        raise BadPriceFile(line, column, "Use an amount of 0 or more")
+    if exact != exact.to_integral_value():
+        raise BadPriceFile(line, column, "It has too many decimals: the price of one is no whole number of 10⁻¹²")
+    return int(exact)
+
+
+def _moment(line: int, text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise BadPriceFile(line, "effective_from", "Use a moment with its time zone, as 2026-12-01T00:00:00Z")
+    return found
+
+
+def _tenants(rows: Sequence[Row]) -> dict[str, Tenant]:
+    found = {each.slug: each for each in Tenant.objects.filter(slug__in={row.tenant for row in rows} - {""})}
+    for row in rows:
+        if row.tenant and row.tenant not in found:
+            raise BadPriceFile(row.line, "tenant", f"There is no tenant {row.tenant[:63]!r}")
+    return found
+
+
+def _set(actor: Actor, row: Row, tenant: Tenant | None, confirm: bool) -> Change | None:
+    """Set one price; None if it is in force then already."""
+    book = prices.book_of(tenant)
+    before = _own_before(book, row)
+    if before == row.rates:
+        return None
+    try:
+        version = prices.set_price(
+            actor, book, row.model_name, row.rates, effective_from=row.effective_from, confirm=confirm
+        )
+    except PriceRefused as error:
+        raise BadPriceFile(row.line, "", str(error), is_jump=isinstance(error, PriceJump)) from error
+    return Change(
+        line=row.line,
+        model_name=row.model_name,
+        tenant=row.tenant,
+        before=before,
+        after=row.rates,
+        effective_from=version.effective_from,
+    )
+
+
+def _own_before(book: PriceBook, row: Row) -> Rates | None:
+    """Return what this book has for the model at the row's moment."""
+    moment = row.effective_from or timezone.now()
+    versions = PriceVersion.objects.filter(book=book, model_name=row.model_name, effective_from__lte=moment)
+    found = versions.order_by("-effective_from").first()
+    return None if found is None else prices.rates_of(found)

@@ -1,0 +1,124 @@
+"""Requests that other gateways are known to have priced wrongly, from what an engine reports to the pico-dollar.
+
+Each vector has the amount worked out by hand, and the one that the known error gives. The terms of plans have theirs in
+tests/billing/plans/test_calculation.py, files of prices in test_price_file.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from billing.pricing.amounts import cents
+from billing.pricing.prices import DEMO_RATES
+from billing.pricing.rating import rate
+from gateway.protocols.anthropic import messages
+from gateway.protocols.endpoint import Usage as Reported
+from gateway.protocols.openai import chat, responses
+from tests.billing.pricing.test_rating import Usage
+
+Reader = Callable[[Mapping[str, Any]], Reported]
+#: $0.15, $0.015 and $0.60 a million: 150,000, 15,000 and 600,000 pico-dollars a token.
+CACHED = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 800}, "completion_tokens": 100}
+#: 200 x 150,000 + 800 x 15,000 + 100 x 600,000.
+CACHED_PICO = 30_000_000 + 12_000_000 + 60_000_000
+
+
+def charged(read: Reader, reported: Mapping[str, Any]) -> int:
+    """Return what a complete request costs of which an engine reported this usage."""
+    tokens = read(reported)
+    usage = Usage(
+        prompt_tokens=tokens.prompt_tokens,
+        cached_prompt_tokens=tokens.cached_prompt_tokens,
+        completion_tokens=tokens.completion_tokens,
+    )
+    return rate(usage, DEMO_RATES).amount_pico
+
+
+@pytest.mark.parametrize(
+    ("read", "reported", "pico", "wrong_pico"),
+    [
+        # 0.15 as the price of one token would be 150,000 dollars.
+        pytest.param(
+            chat.usage_of,
+            {"prompt_tokens": 10**6, "completion_tokens": 0},
+            150_000_000_000,
+            150_000 * 10**12,
+            id="a price per million taken for one per token",
+        ),
+        # 1,000 x 150,000 + 800 x 15,000 + 100 x 600,000.
+        pytest.param(chat.usage_of, CACHED, CACHED_PICO, 222_000_000, id="cached tokens charged twice"),
+        pytest.param(
+            responses.usage_of,
+            {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 800}, "output_tokens": 100},
+            CACHED_PICO,
+            222_000_000,
+            id="cached tokens charged twice, responses",
+        ),
+        # Anthropic's input excludes what was read from the cache: 200 - 800 tokens would earn money.
+        pytest.param(
+            messages.usage_of,
+            {"input_tokens": 200, "cache_read_input_tokens": 800, "output_tokens": 100},
+            CACHED_PICO,
+            (200 - 800) * 150_000 + 12_000_000 + 60_000_000,
+            id="cached tokens subtracted where they are not included",
+        ),
+        # 10 x 150,000 + 100 x 600,000; 70 more at 600,000 would be the reasoning once again.
+        pytest.param(
+            chat.usage_of,
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 100,
+                "completion_tokens_details": {"reasoning_tokens": 70},
+            },
+            61_500_000,
+            103_500_000,
+            id="reasoning added on top of the completion",
+        ),
+        # In units of 1/500,000 dollar, which are 2,000,000 pico-dollars, one token costs at least one unit.
+        pytest.param(
+            chat.usage_of, {"prompt_tokens": 1, "completion_tokens": 0}, 150_000, 2_000_000, id="a minimum of one unit"
+        ),
+        # 133 cached tokens are 1,995,000: in such units, rounded down, nothing.
+        pytest.param(
+            chat.usage_of,
+            {"prompt_tokens": 133, "prompt_tokens_details": {"cached_tokens": 133}, "completion_tokens": 0},
+            1_995_000,
+            0,
+            id="cached tokens for nothing",
+        ),
+        # Without details nothing is cached.
+        pytest.param(
+            chat.usage_of,
+            {"prompt_tokens": 1000, "prompt_tokens_details": None, "completion_tokens": 100},
+            210_000_000,
+            CACHED_PICO,
+            id="no details",
+        ),
+        # More cached tokens than prompt tokens is an error of the engine: all are cached, none below zero.
+        pytest.param(
+            chat.usage_of,
+            {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 16}, "completion_tokens": 0},
+            150_000,
+            -900_000 + 240_000,
+            id="more cached than there are",
+        ),
+    ],
+)
+def test_a_request_is_priced_right(read: Reader, reported: Mapping[str, Any], pico: int, wrong_pico: int) -> None:
+    assert charged(read, reported) == pico != wrong_pico
+
+
+def test_many_small_requests_are_rounded_once_and_not_each() -> None:
+    # 10 x 150,000 + 1 x 600,000 are $0.0000021. Each to the cent would be nothing, or $100 if rounded up.
+    one = charged(chat.usage_of, {"prompt_tokens": 10, "completion_tokens": 1})
+    assert one == 2_100_000
+    assert (cents(10_000 * one), 10_000 * cents(one)) == (2, 0)
+
+
+def test_a_price_of_nothing_is_nothing() -> None:
+    hit = Usage(cache_result="hit", avoided_prompt_tokens=1000, avoided_completion_tokens=100)
+    assert rate(hit, DEMO_RATES).amount_pico == 0
+    assert rate(Usage(state="engine_error", prompt_tokens=1000), DEMO_RATES).amount_pico == 0
