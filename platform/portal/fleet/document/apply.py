@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from catalogue.routing_policy import BadPolicy
 from portal.fleet import model_changes
-from portal.fleet.document import adapters, difference, present, reading
+from portal.fleet.document import adapters, difference, present, reading, renames
 from portal.fleet.document.difference import Change
 from portal.fleet.document.entry_errors import about
 from portal.fleet.document.reading import BadDocument
@@ -72,14 +72,19 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
     """
     notes: list[str] = []
     _check_names(wanted)
-    checked = present.read()
+    wanted = renames.with_aliases(wanted)
+    is_now = present.read()
+    names = renames.due(wanted, is_now)
+    checked = renames.applied(is_now, names)
     wanted = _with_versions(wanted, checked)
-    described = _described(wanted, checked, notes)
+    running = {names.get(name, name): digest for name, digest in present.running().items()}
+    described = _described(wanted, checked, running, notes)
     fresh = adapters.checked(wanted.adapters or (), checked.adapters or (), _bases(wanted), notes)
     with transaction.atomic():
         prices.exclude_batches()  # these two locks before any row of a model and before the policy epoch
         reconciler.lock(wait=True)
         _lock_models()
+        renames.bring_about(actor, wanted, names, notes.append)
         before, digests = present.read(), present.digests()
         _check_unchanged(wanted, checked, before)
         if prune:
@@ -87,7 +92,7 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
         _bring_about(actor, wanted, before, described)
         adapters.bring_about(actor, wanted.adapters or (), before.adapters or (), fresh)
         _set_all_prices(actor, wanted, confirm=confirm_prices)
-        changes = difference.between(before, present.read(), digests, present.digests())
+        changes = renames.shown(difference.between(before, present.read(), digests, present.digests()), names)
         tasks.hint(())
         if dry_run:
             transaction.set_rollback(True)
@@ -277,13 +282,14 @@ def _prune(actor: Actor, wanted: Fleet) -> None:
         adapters.prune(actor, wanted.adapters, claimed)
 
 
-def _described(wanted: Fleet, now: Fleet, notes: list[str]) -> dict[str, Description]:
+def _described(wanted: Fleet, now: Fleet, running: Mapping[str, str], notes: list[str]) -> dict[str, Description]:
     """Check every model with its deployment, and return what is to run by the model's name.
 
-    Left out is a model that is served like that ``now``, unless its folder is on this machine and may have changed.
+    ``running``: the digest of what runs of each. Left out is a model that is served like that ``now``, unless its
+    folder is on this machine and may have changed.
     """
     places = {each.model: at for at, each in enumerate(wanted.deployments)}
-    served, running = _contents(now), present.running()
+    served = _contents(now)
     found: dict[str, Description] = {}
     for at, model in enumerate(wanted.models):
         entry = wanted.deployments[places[model.name]]

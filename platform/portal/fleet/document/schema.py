@@ -93,6 +93,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         list[Slug], Meta(max_length=MOST_ENTRIES, description="Those that see it while it is private.")
     ] = []
     aliases: Annotated[list[ModelName], Meta(max_length=20)] = []
+    renamed_from: Annotated[
+        ModelName | None,
+        Meta(description="Its name before, if it still has that one: it is renamed, and the old name is an alias."),
+    ] = None
     prices: Prices | None = None
 
 

@@ -421,3 +421,24 @@ def test_lora_is_not_turned_off_under_an_adapter_unless_the_document_archives_it
     with pytest.raises(BadDocument, match="it has 'chat:tone' of rank 8"):
         _apply(plain)
     assert ("archive", "adapter", "chat:tone") in _names(_apply(f"{plain}adapters: []\n", prune=True).changes)
+
+
+def test_a_model_is_renamed_with_all_that_is_its_own(world: World) -> None:
+    _apply(WHOLE)
+    model, deployment = Model.objects.get(name="chat"), Deployment.objects.get(name="chat")
+    renamed = WHOLE.replace("- name: chat", "- name: talk\n    renamed_from: chat").replace(
+        "model: chat", "model: talk"
+    )
+    planned = _apply(renamed, dry_run=True)
+    assert difference.text(planned.changes).splitlines()[:2] == ["~ model talk", "    name: chat → talk"]
+    assert Model.objects.filter(name="chat").exists()
+    assert _apply(renamed).changes == planned.changes
+    now = Deployment.objects.select_related("revision__model").get(id=deployment.id)
+    assert (now.revision.model, now.revision) == (model, deployment.revision)
+    assert set(model.aliases.values_list("name", flat=True)) == {"chat", "default", "small"}
+    assert prices.in_force(["talk"])["talk"].prompt_pico == 150_000
+    assert _apply(renamed).changes == []
+    assert _apply(present.text(present.read())).changes == []
+    without = renamed.replace("    renamed_from: chat\n", "")
+    [changed] = _apply(without).changes
+    assert [(each.field, each.after) for each in changed.values] == [("aliases", ["default", "small"])]
