@@ -11,7 +11,8 @@ from django.db.models import Count, F, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, NodeCertificate, Placeholder, Replica, Slot, StartTime
-from workers.serving import learned_targets
+from workers.serving import learned_targets, placeholder_costs
+from workers.serving.placeholder_costs import PlaceholderCost
 from workers.serving.start_times import PARTS
 
 #: Upper bounds of the histogram of starts, in seconds.
@@ -48,6 +49,8 @@ class FleetCounts:
     targets: Mapping[tuple[str, ...], int]
     slots: Mapping[tuple[str, ...], int]
     placeholders: Mapping[tuple[str, ...], int]
+    #: What placeholders cost and saved on the present day of UTC until now, by pool.
+    placeholder_costs: tuple[PlaceholderCost, ...]
     starts: tuple[StartHistogram, ...]
     #: Parts of starts, by the name of the part; see ``workers.serving.start_times``.
     start_parts: Mapping[str, tuple[StartHistogram, ...]]
@@ -57,7 +60,7 @@ class FleetCounts:
 
 
 def read() -> FleetCounts:
-    """Count everything, in fourteen short queries. Raises django.db.Error."""
+    """Count everything, in twenty short queries. Raises django.db.Error."""
     desired: dict[tuple[str, ...], int] = {
         (name,): wanted
         for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
@@ -68,6 +71,7 @@ def read() -> FleetCounts:
         targets=_targets(),
         slots=_slots(),
         placeholders=_placeholders(),
+        placeholder_costs=placeholder_costs.today(),
         starts=_starts("seconds"),
         start_parts={part: _starts(f"{part}_seconds") for part in PARTS},
         certificates=_certificates(),

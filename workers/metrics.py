@@ -168,6 +168,11 @@ class FleetCollector(Collector):
             ("node",),
             counts.certificates,
         )
+        for name, text, column in _COSTS:
+            today: dict[tuple[str, ...], float] = {
+                (each.pool,): float(getattr(each, column)) for each in counts.placeholder_costs
+            }
+            yield _gauge(f"hearth_placeholder_{name}_today", f"{text}, on this day of UTC until now.", ("pool",), today)
         starts = HistogramMetricFamily(
             "hearth_promotion_seconds",
             "From the decision to start a replica to its first token, by the level it started from: cold, h0 or h2.",
@@ -185,6 +190,15 @@ class FleetCollector(Collector):
             for start in found:
                 _add_starts(parts, (part,), start, counts.start_bounds)
         yield parts
+
+
+#: Name, help and value of what placeholders cost and saved.
+_COSTS = (
+    ("slot_hours", "Hours of slots that placeholders held", "slot_hours"),
+    ("waited_hours", "Those of them in which a replica waited for a slot", "waited_hours"),
+    ("memory_gib_hours", "Host memory of placeholders times hours, GiB", "memory_gib_hours"),
+    ("saved_seconds", "How much sooner promoted replicas served than cold starts", "saved_seconds"),
+)
 
 
 def _add_starts(

@@ -33,6 +33,8 @@ urlpatterns: list[URLPattern] = [
     path("logout/", form_action("portal:overview")(LogoutView.as_view(next_page="portal:login")), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/file/", fleet_file.index, name="fleet-file"),
+    path("fleet/placeholder-costs/", fleet.placeholder_costs, name="placeholder-costs"),
+    path("fleet/placeholder-costs.csv", fleet.placeholder_costs_csv, name="placeholder-costs-csv"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
     path("scraping/", scraping.index, name="scraping"),

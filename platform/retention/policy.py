@@ -48,7 +48,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="events",
         field="events_days",
-        covers="Transitions of replicas, and leases of slots that ended.",
+        covers="Transitions of replicas, leases of slots that ended, and waits for slots.",
         smallest=1,
         largest=3650,
     ),

@@ -12,7 +12,7 @@ from django.utils import timezone
 from retention import metrics, policy, usage_partitions
 from retention.policy import KINDS, Kind
 from tenants.ids import first_id_at
-from workers.models import DeferredRequest, SlotLease
+from workers.models import DeferredRequest, SlotLease, SlotWait
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +78,18 @@ def _leases(since: datetime) -> int:
     return SlotLease.objects.filter(id__in=ended[:BATCH_ROWS]).delete()[0]
 
 
+def _waits(since: datetime) -> int:
+    ended = SlotWait.objects.filter(ended_at__lt=since).order_by("id").values("id")
+    return SlotWait.objects.filter(id__in=ended[:BATCH_ROWS]).delete()[0]
+
+
 def _deferred(since: datetime) -> int:
     ended = DeferredRequest.objects.filter(state__in=ENDED, finished_at__lt=since).order_by("id").values("id")
     return DeferredRequest.objects.filter(id__in=ended[:BATCH_ROWS]).delete()[0]
 
 
 _DELETES: dict[str, tuple[Callable[[datetime], int], ...]] = {
-    "events": (_rows_of("events"), _leases),
+    "events": (_rows_of("events"), _leases, _waits),
     "decisions": (_rows_of("decisions"),),
     "deferred": (_deferred,),
     "audit": (_rows_of("audit"),),

@@ -16,6 +16,7 @@ from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
 from workers.models import Slot
 from workers.serving import start_times
+from workers.serving.placeholder_costs import PlaceholderCost
 
 Row = dict[str, Any]
 #: What is shown of a device's reading.
@@ -220,6 +221,24 @@ def weights(fleet: Fleet) -> list[Row]:
         }
         for deployment in fleet.deployments
         for each in deployment.weights
+    ]
+
+
+def placeholder_costs(costs: Iterable[PlaceholderCost]) -> list[Row]:
+    """Return what placeholders cost and saved, by day and pool. ``cost_usd`` is empty if nobody has said it."""
+    return [
+        {
+            "day": each.day.isoformat(),
+            "pool": each.pool,
+            "slot_hours": round(each.slot_hours, 6),
+            "waited_hours": round(each.waited_hours, 6),
+            "memory_gib_hours": round(each.memory_gib_hours, 6),
+            "promotions": each.promotions,
+            "unmeasured": each.unmeasured,
+            "saved_seconds": round(each.saved_seconds, 3),
+            "cost_usd": dollars(each.cost_pico),
+        }
+        for each in costs
     ]
 
 

@@ -7,7 +7,7 @@ from workers.models.boots import EngineBoot
 from workers.models.deferred import DeferredRequest
 from workers.models.deployments import Deployment, DeploymentPool
 from workers.models.nodes import Level, Node, NodeCertificate, NodeToken, Pool, Slot
-from workers.models.placeholders import Placeholder, SlotLease
+from workers.models.placeholders import Placeholder, SlotLease, SlotWait
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.rollouts import Rollout, RolloutTraffic
 from workers.models.scaling import GatewayLoad, LoadCurve, ScaleDecision
@@ -36,6 +36,7 @@ __all__ = [
     "Secret",
     "Slot",
     "SlotLease",
+    "SlotWait",
     "StartTime",
     "Weights",
 ]

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 from tenants.ids import new_id
 from workers.models.deployments import Deployment
-from workers.models.nodes import PLACEHOLDER_LEVELS, Level, Node, Slot
+from workers.models.nodes import PLACEHOLDER_LEVELS, Level, Node, Pool, Slot
 from workers.models.replicas import Replica
 
 
@@ -77,6 +77,10 @@ class SlotLease(models.Model):
     released_at = models.DateTimeField(null=True)
 
     class Meta:
+        #: For what the leases of placeholders cost in a period.
+        indexes = (
+            models.Index(fields=("released_at",), condition=Q(kind="placeholder"), name="placeholder_leases_by_end"),
+        )
         constraints = (
             models.UniqueConstraint(fields=("slot",), condition=Q(released_at=None), name="slot_leased_once"),
             models.CheckConstraint(
@@ -88,3 +92,27 @@ class SlotLease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.slot_id} {self.kind}"
+
+
+class SlotWait(models.Model):
+    """A time in which a deployment had a replica without a node, and may have used slots of a pool.
+
+    Reconcile writes it; see ``workers.scheduler.slot_waits``.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="slot_waits")
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="slot_waits")
+    began_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("deployment", "pool"), condition=Q(ended_at=None), name="one_open_wait_per_pool"
+            ),
+        )
+        indexes = (models.Index(fields=("ended_at",), name="slot_waits_by_end"),)
+
+    def __str__(self) -> str:
+        return f"{self.deployment_id} waits for {self.pool_id}"

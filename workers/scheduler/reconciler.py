@@ -22,7 +22,7 @@ from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import adapters, autoscaler, failover, placeholder_pools, slot_leases, weights
+from workers.scheduler import adapters, autoscaler, failover, placeholder_pools, slot_leases, slot_waits, weights
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import (
     DeploymentView,
@@ -345,6 +345,7 @@ def _note_waits(steps: Steps) -> None:
     rows.exclude(id__in=steps.kept).exclude(kept_node=None).update(kept_node=None)
     for deployment_id, node_id in steps.kept.items():
         rows.filter(~Q(kept_node=node_id), id=deployment_id).update(kept_node=node_id)
+    slot_waits.renew(steps.homeless)
 
 
 def _place(steps: Steps, opened: Mapping[UUID, OpenRollout]) -> set[UUID]:

@@ -49,6 +49,7 @@ LIST_HELP = {
     "slots": "List slots, their health, what their devices do, and what occupies them.",
     "replicas": "List replicas, their states, and how they were started.",
     "placeholders": "List placeholders, their warmth, and how soon each can become which model.",
+    "placeholder-costs": "List what placeholders cost and saved, by day and pool. Newest first; --last DAYS.",
     "deployments": "List deployments: ready and desired replicas, and their range.",
     "load-targets": "List how many tokens in flight a replica should have, by pool, and what that was learned from.",
     "weights": "List models' files on nodes: what is there, what is being fetched, and what cannot be fetched.",
@@ -58,7 +59,7 @@ LIST_HELP = {
     "starts": "List how long starts took until the first token, by level of warmth.",
     "rollout status": "List rollouts: how far they are, what they wait for, why they ended so. Newest first.",
 }
-HISTORIES = frozenset({"decisions", "events", "rollout status"})
+HISTORIES = frozenset({"decisions", "events", "placeholder-costs", "rollout status"})
 
 
 @click.group(help=HELP, short_help="Show the fleet and change it.")
@@ -103,7 +104,7 @@ def _add_list(name: str, help_text: str) -> None:
         show_default=True,
         type=click.IntRange(1, 1000),
         hidden=not history,
-        help="Number of lines.",
+        help="Number of days." if name == "placeholder-costs" else "Number of lines.",
     )
     def show(as_json: bool, watch: float | None, last: int) -> None:
         _set_up()

@@ -27,6 +27,7 @@ PAGES = (
     "",
     "fleet/",
     "fleet/file/",
+    "fleet/placeholder-costs/",
     "nodes/",
     "nodes/n2/remove/",
     "requests/",

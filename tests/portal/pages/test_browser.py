@@ -199,6 +199,7 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
         "",
         "fleet/",
         "fleet/file/",
+        "fleet/placeholder-costs/",
         "nodes/",
         "requests/",
         "tenants/",

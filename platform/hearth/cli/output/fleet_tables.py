@@ -9,6 +9,7 @@ from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
 from workers.fleet import history, inventory, json_rows, rollout_status, scrape_targets
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row
+from workers.serving import placeholder_costs
 
 #: A cell: the name of a value of the row, a format of several, or a function of the row.
 Cell = str | Callable[[Row], str]
@@ -88,6 +89,18 @@ COLUMNS: dict[str, dict[str, Cell]] = {
             else ""
         ),
         "REASON": "reason",
+    },
+    "placeholder-costs": {
+        "DAY": "day",
+        "POOL": "pool",
+        "SLOT HOURS": "{slot_hours:.2f}",
+        "OF THESE WAITED FOR": "{waited_hours:.2f}",
+        "GIB HOURS": "{memory_gib_hours:.2f}",
+        "PROMOTIONS": lambda row: (
+            f"{row['promotions']}" + (f" ({row['unmeasured']} unmeasured)" if row["unmeasured"] else "")
+        ),
+        "SAVED": lambda row: duration(row["saved_seconds"]),
+        "COST $": "cost_usd",
     },
     "deployments": {
         "DEPLOYMENT": "deployment",
@@ -185,6 +198,14 @@ _OF_FLEET: Mapping[str, Callable[[Fleet], list[Row]]] = {
     "weights": json_rows.weights,
     "starts": json_rows.starts,
 }
+#: The lists that need not read the whole fleet, by how many rows, or days, they show.
+_OF_HISTORY: Mapping[str, Callable[[int], list[Row]]] = {
+    "decisions": lambda last: _rows(history.decisions(last)),
+    "events": lambda last: _rows(history.transitions(last)),
+    "placeholder-costs": lambda last: json_rows.placeholder_costs(placeholder_costs.newest(last)),
+    "rollout status": lambda last: json_rows.rollouts(rollout_status.newest(last)),
+    "targets": lambda _: json_rows.scrape_targets(scrape_targets.targets()),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,17 +218,11 @@ class Listing:
 
 
 def read(name: str, last: int) -> Listing:
-    """Read the list ``name``; of a history the ``last`` rows."""
+    """Read the list ``name``; of a history the ``last`` rows, of costs the ``last`` days."""
     if name == "status":
         return _status(inventory.read())
-    if name == "decisions":
-        return _listing(name, _rows(history.decisions(last)))
-    if name == "rollout status":
-        return _listing(name, json_rows.rollouts(rollout_status.newest(last)))
-    if name == "targets":
-        return _listing(name, json_rows.scrape_targets(scrape_targets.targets()))
-    if name == "events":
-        return _listing(name, _rows(history.transitions(last)))
+    if (of_history := _OF_HISTORY.get(name)) is not None:
+        return _listing(name, of_history(last))
     return _listing(name, _OF_FLEET[name](inventory.read()))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -11,11 +11,17 @@ from portal.access.principal import Principal
 from portal.fleet import actions
 from portal.fleet.actions import ActionDialog
 from portal.fleet.fragments import fleet_fragments
+from portal.formats import csv_export
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, show
+from portal.reporting.placeholder_costs_csv import CSV_HEADER, csv_rows
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
 from workers.fleet import error_text, inventory
+from workers.serving import placeholder_costs as costs
+
+#: Days on the page of costs.
+COST_DAYS = 14
 
 
 @require_GET
@@ -30,6 +36,22 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 def live(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Return all live parts, for a page that cannot open its WebSocket."""
     return HttpResponse("\n".join(fleet_fragments(inventory.read()).values()))
+
+
+@require_GET
+@operator_page
+def placeholder_costs(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Show what placeholders cost and saved in the last days."""
+    context = {"costs": costs.newest(COST_DAYS), "days": COST_DAYS}
+    return show(request, principal, "portal/placeholder_costs.html", context, active="fleet")
+
+
+@require_GET
+@operator_page
+def placeholder_costs_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
+    """Download the same for as long as leases of slots are kept."""
+    rows = csv_rows(costs.newest(costs.MOST_DAYS))
+    return csv_export.attachment(request, "placeholder-costs", CSV_HEADER, rows)
 
 
 @require_http_methods(["GET", "POST"])
