@@ -441,8 +441,9 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
         why = f"it has imported {row.engine}, and {target.name} runs on {engine}"
     elif promotion.offered(row) != promotion.needed(target.revision):
         why = f"it has imported its engine for {_kind_of(row)}, and {target.name} is {_kind(target.revision)}"
-    elif not promotion.fits_devices(target.slots_per_replica, row.node.pool.kind):
-        why = f"its process sees one GPU, and a replica of {target.name} takes {target.slots_per_replica}"
+    elif row.slot_count != promotion.slots_needed(target.slots_per_replica, row.node.pool.kind):
+        sees = "one GPU" if row.slot_count == 1 else f"{row.slot_count} GPUs"
+        why = f"its process sees {sees}, and a replica of {target.name} takes {target.slots_per_replica}"
     elif row.node.pool.name not in pools:
         why, instead = f"{target.name} does not run in pool {row.node.pool.name}", f"its pools are {', '.join(pools)}"
     elif not weights.are_ready(target.revision, row.node_id):

@@ -47,6 +47,25 @@ def promotion(bench: Bench) -> Passed:
     return f"first token {serving.start.seconds:.1f} s after the promotion; {warm_up}", figures
 
 
+def gang_promotion(bench: Bench) -> Passed:
+    """A placeholder's process on two devices becomes an engine that uses both; before that it uses none."""
+    if bench.kind == "share of a CPU":
+        raise Untried("one engine on a CPU is not divided")
+    pair = bench.devices(2)
+    with bench.engines().zygote(bench.names(*pair)) as zygote:
+        for device in pair:
+            if bench.kind == "GPU" and (why := bench.used_by(zygote.process, device)):
+                raise Failed(f"{device.uuid} is in use before the promotion: {why}")
+        serving = bench.engines().promote(zygote)
+        _expect_used(bench, serving, pair, [])
+        freed = _end(bench, serving, pair)
+    figures = {"promotion_seconds": round(serving.start.seconds, 2), "freed_after_seconds": round(freed, 3)}
+    text = f"first token {serving.start.seconds:.1f} s after the promotion on {pair[0].uuid} and {pair[1].uuid}"
+    if bench.kind != "GPU":
+        raise Untried(f"no model is divided among fake devices; {text}")
+    return text, figures
+
+
 def eviction(bench: Bench) -> Passed:
     """A placeholder's process is killed, and its device is free for another engine at once."""
     device = bench.device()

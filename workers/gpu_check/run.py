@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[Bench], Passed]] = {
     "promotion": engine_checks.promotion,
     "eviction": engine_checks.eviction,
     "tensor parallel 2": engine_checks.tensor_parallel,
+    "promotion to 2 GPUs": engine_checks.gang_promotion,
     "cached tokens": engine_checks.cached_tokens,
     "lease by an agent": fleet_checks.lease,
     "rollout": fleet_checks.rollout,

@@ -37,6 +37,8 @@ class Placeholder(models.Model):
         Deployment, null=True, blank=True, on_delete=models.SET_NULL, related_name="placeholders"
     )
     engine = models.CharField(max_length=16, blank=True, default="")
+    #: Slots of the node that it has: on GPUs all that a replica of its deployment takes, elsewhere one.
+    slot_count = models.PositiveSmallIntegerField(default=1, db_default=1)
     target_level = models.CharField(max_length=8, choices=PLACEHOLDER_LEVELS)
     #: Its level now.
     level = models.CharField(max_length=8, choices=PLACEHOLDER_LEVELS, default=Level.H0)

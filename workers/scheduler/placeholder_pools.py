@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from uuid import UUID
 
-from django.db.models import Case, Count, F, Max, Q, When
+from django.db.models import Case, Count, F, Max, Min, Q, When
 from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
@@ -39,11 +39,11 @@ def fill() -> list[UUID]:
     return [*made, *poorer]
 
 
-def evict_unfit(deployment: Deployment, revision: ModelRevision) -> None:
+def evict_unfit(deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> None:
     """Evict the deployment's placeholders if they cannot become the revision; the pool makes others."""
-    if promotion.needed(deployment.revision) == promotion.needed(revision):
-        return
     held = Placeholder.objects.filter(deployment=deployment, state__in=LEASED_STATES)
+    if promotion.needed(deployment.revision) == promotion.needed(revision):
+        held = held.filter(node__pool__kind="gpu").exclude(slot_count=slots_per_replica)
     why = f"{deployment.name} now serves a model it cannot become"
     slot_leases.evict(list(held.values_list("id", flat=True)), why)
 
@@ -79,6 +79,7 @@ def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
     leased_slots = SlotLease.objects.filter(released_at=None).values("slot")
     slots = Slot.objects.filter(health=Slot.Health.OK, node__in=nodes).exclude(id__in=leased_slots)
     free = Counter(slots.values_list("node_id", flat=True))
+    sizes = _sizes({node.pool_id for node in nodes if node.pool.kind == "gpu"})
     starting = set(Replica.objects.filter(state__in=_STARTING, node__in=nodes).values_list("node_id", flat=True))
     warming = set(rows.exclude(state=_State.WARM).values_list("node_id", flat=True))
     return [
@@ -87,7 +88,7 @@ def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
             name=node.name,
             pool_id=node.pool_id,
             wanted=node.pool.placeholders_per_node,
-            free=free[node.id],
+            free=free[node.id] // sizes.get(node.pool_id, 1),
             placeholder_ids=tuple(placeholder_ids[node.id]),
             may_make=node.id not in starting | warming,
         )
@@ -95,22 +96,33 @@ def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
     ]
 
 
+def _sizes(pool_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Return how many slots a placeholder takes in each of these pools of GPUs, at least."""
+    links = DeploymentPool.objects.filter(
+        pool__in=pool_ids, pool__placeholder_level=Level.H2, deployment__archived_at=None
+    )
+    found = links.order_by().values_list("pool_id").annotate(least=Min("deployment__slots_per_replica"))
+    return dict(found)
+
+
 def _make(node: Node) -> bool:
     """Create a placeholder on the node for the pool's deployment that has the fewest.
 
-    False without a free slot, or without a deployment whose engine a zygote could import.
+    False without free slots for it, or without a deployment whose engine a zygote could import.
     """
     deployment = _neediest(node)
     if deployment is None and node.pool.placeholder_level == Level.H2:
         return False
+    slots = 1 if deployment is None else _slots(deployment, node.pool)
     row = Placeholder.objects.create(
         node=node,
         deployment=deployment,
         engine=deployment.revision.engine if deployment else "",
+        slot_count=slots,
         target_level=node.pool.placeholder_level,
         reason="the pool keeps it warm",
     )
-    fence = slot_leases.lease_for_placeholder(row.id, node.id)
+    fence = slot_leases.lease_for_placeholder(row.id, node.id, slots)
     if fence is None:
         row.delete()
         return False
@@ -128,11 +140,21 @@ def _neediest(node: Node) -> Deployment | None:
     off = Case(When(deployment__max_replicas=0, then=True), default=False)
     ranked = links.select_related("deployment__revision").annotate(placeholder_count=count, off=off)
     ordered = ranked.order_by("off", "placeholder_count", "sequence", "deployment_id")
+    taken = SlotLease.objects.filter(released_at=None).values("slot")
+    room = Slot.objects.filter(health=Slot.Health.OK, node=node).exclude(id__in=taken).count()
     for link in ordered:
         unmet = pool_requirements.unmet(pool_requirements.read(link.deployment.requires), link.pool)
-        if not unmet and _has_engine(node, link.deployment.revision):
+        fits = _slots(link.deployment, link.pool) <= room
+        if not unmet and fits and _has_engine(node, link.deployment.revision):
             return link.deployment
     return None
+
+
+def _slots(deployment: Deployment, pool: Pool) -> int:
+    """Return how many slots a placeholder for the deployment has in the pool."""
+    if pool.placeholder_level != Level.H2:
+        return 1
+    return promotion.slots_needed(deployment.slots_per_replica, pool.kind)
 
 
 def _has_engine(node: Node, revision: ModelRevision) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
+from workers.serving import promotion
+
 #: The order in which replicas are given up: those that serve no requests first.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
@@ -26,7 +28,8 @@ class NodeView:
     """A node with a live agent that accepts new replicas, and its healthy slots.
 
     ``free`` slots have no lease; ``with_placeholder`` counts those leased to one, which is evicted if needed.
-    ``warm`` counts the warm zygotes among those by import class. ``replicas`` counts the node's replicas.
+    ``warm`` counts the warm zygotes among those by what they offer, see ``promotion.kind_of``. ``replicas`` counts the
+    node's replicas.
     """
 
     id: UUID
@@ -36,12 +39,14 @@ class NodeView:
     free: int
     with_placeholder: int = 0
     warm: Mapping[str, int] = field(default_factory=dict)
-    #: Zygotes that are on their way to be warm, by import class.
+    #: Zygotes that are on their way to be warm, likewise.
     warming: Mapping[str, int] = field(default_factory=dict)
     #: The versions of engines that it has.
     engines: frozenset[str] = frozenset()
     #: Its healthy slots, whoever holds them.
     size: int = 0
+    #: A zygote there sees only the GPUs of its own slots.
+    has_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,11 @@ class DeploymentView:
     works_again: tuple[UUID, ...] = ()
     #: How long a replica of it has found no node; None if all have one.
     waited_seconds: float | None = None
+
+    def promotes_on(self, node: NodeView) -> tuple[str, int]:
+        """Return what zygote on the node can become its replica, and how many slots that has."""
+        slots = promotion.slots_needed(self.slots_per_replica, "gpu" if node.has_gpus else "")
+        return promotion.kind_of(self.import_class, slots), slots
 
     def has_weights(self, node_id: UUID) -> bool:
         """Return whether a replica can start on the node without waiting for files."""
@@ -168,8 +178,9 @@ class FreeSlots:
         """Reserve a zygote that will soon be able to become a replica of the deployment; False if there is none."""
         for node in self.nodes:
             offered = deployment.may_run_on(node) and deployment.has_weights(node.id)
-            if offered and self.warming[node.id, deployment.import_class]:
-                self.warming[node.id, deployment.import_class] -= 1
+            kind, _ = deployment.promotes_on(node)
+            if offered and self.warming[node.id, kind]:
+                self.warming[node.id, kind] -= 1
                 return True
         return False
 
@@ -213,14 +224,15 @@ class FreeSlots:
         self.replicas[node.id] += 1
         self.slots[node.id] -= deployment.slots_per_replica
         from_free = deployment.slots_per_replica
-        if self.warm[node.id, deployment.import_class]:
-            self.warm[node.id, deployment.import_class] -= 1
-            from_free -= 1
+        kind, slots = deployment.promotes_on(node)
+        if self.warm[node.id, kind]:
+            self.warm[node.id, kind] -= 1
+            from_free -= slots
         self.free[node.id] -= min(from_free, self.free[node.id])
 
     def is_warm(self, node: NodeView, deployment: DeploymentView) -> bool:
         """Return whether a placeholder there can become a replica of the deployment at once."""
-        return self.warm[node.id, deployment.import_class] > 0
+        return self.warm[node.id, deployment.promotes_on(node)[0]] > 0
 
     def must_evict(self, node: NodeView, deployment: DeploymentView) -> bool:
         """Return whether a replica there takes the slot of a placeholder."""

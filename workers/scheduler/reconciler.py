@@ -157,13 +157,15 @@ def _mark_lost() -> int:
 
 
 def _nodes() -> tuple[NodeView, ...]:
-    rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).order_by("name")
+    rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool").order_by("name")
     slots: dict[UUID, Counter[str]] = defaultdict(Counter)
     leased = (
         Slot.objects.filter(health=Slot.Health.OK)
         .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
         .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
         .annotate(
+            holder=F("lease__placeholder_id"),
+            count=F("lease__placeholder__slot_count"),
             engine=F("lease__placeholder__engine"),
             source=F("lease__placeholder__deployment__revision__source"),
             arguments=F("lease__placeholder__deployment__revision__engine_args"),
@@ -173,12 +175,17 @@ def _nodes() -> tuple[NodeView, ...]:
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
     warming: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine, source, arguments, version, target in leased:
+    seen: set[UUID] = set()
+    for node_id, kind, state, level, holder, count, engine, source, arguments, version, target in leased:
         slots[node_id][kind or "free"] += 1
+        if holder is None or holder in seen:
+            continue
+        seen.add(holder)
+        offered = promotion.kind_of(import_class(engine, source or "", arguments or (), version or ""), count)
         if (state, level) == (Placeholder.State.WARM, Level.H2):
-            warm[node_id][import_class(engine, source or "", arguments or (), version or "")] += 1
+            warm[node_id][offered] += 1
         elif (state, target) in _WARMING:
-            warming[node_id][import_class(engine, source or "", arguments or (), version or "")] += 1
+            warming[node_id][offered] += 1
     replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
     return tuple(
         NodeView(
@@ -192,6 +199,7 @@ def _nodes() -> tuple[NodeView, ...]:
             warming=warming[row.id],
             engines=row.known_engines,
             size=sum(slots[row.id].values()),
+            has_gpus=row.pool.kind == "gpu",
         )
         for row in rows
     )

@@ -11,6 +11,7 @@ knows whether the placeholder may still be promoted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -19,12 +20,10 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from workers.models import Level, Placeholder, Slot, SlotLease
+from workers.models import Level, Placeholder, Pool, Slot, SlotLease
 from workers.serving import promotion
 
 _State = Placeholder.State
-#: How the UUID of a GPU begins.
-GPU = "GPU-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +54,13 @@ def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
     """Lease ``count`` slots of the node to a replica; return None and change nothing if the node has too few.
 
     A warm zygote that can become the replica is promoted; then free slots are taken; then the coldest placeholders are
-    evicted: their leases end at once, and the agent kills their processes before the slot is used.
+    evicted: the leases of all their slots end at once, and the agent kills their processes before a slot is used.
     """
     slots = _locked(node_id)
     _lock_placeholders(slots)
     open_leases = {lease.slot_id: lease for lease in _open(slots)}
-    shares_gpus = count > 1 and any(slot.device_uuid.startswith(GPU) for slot in slots)
-    promoted = None if shares_gpus else _to_promote(request, list(open_leases.values()))
+    kind = Pool.objects.values_list("kind", flat=True).get(nodes=node_id)
+    promoted = _to_promote(request, list(open_leases.values()), slot_count=promotion.slots_needed(count, kind))
     ranked = sorted(
         (slot for slot in slots if _may_give(open_leases.get(slot.id))),
         key=lambda slot: (*_cost(open_leases.get(slot.id), promoted), slot.index),
@@ -69,10 +68,10 @@ def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
     if len(ranked) < count or (request.promote is not None and promoted is None):
         return None
     taken = ranked[:count]
-    victims = [open_leases[slot.id] for slot in taken if slot.id in open_leases]
-    _end(victims)
-    made_room = (lease.placeholder_id for lease in victims)
-    evicted = tuple(holder for holder in made_room if holder is not None and holder != promoted)
+    holders = (open_leases[slot.id].placeholder_id for slot in taken if slot.id in open_leases)
+    made_room = {holder for holder in holders if holder is not None}
+    SlotLease.objects.filter(placeholder__in=made_room, released_at=None).update(released_at=Now())
+    evicted = tuple(sorted(made_room - {promoted}))
     _give_way(evicted, f"its slot is needed by {request.name}")
     if promoted is not None:
         Placeholder.objects.filter(id=promoted).update(
@@ -91,15 +90,18 @@ def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
 
 
 @transaction.atomic
-def lease_for_placeholder(placeholder_id: UUID, node_id: UUID) -> int | None:
-    """Lease one free slot of the node to a placeholder and return the fence; None if no slot is free."""
+def lease_for_placeholder(placeholder_id: UUID, node_id: UUID, count: int = 1) -> int | None:
+    """Lease free slots of the node to a placeholder and return the fence; None if too few are free."""
     slots = _locked(node_id)
     taken = set(_open(slots).values_list("slot_id", flat=True))
     free = [slot for slot in slots if slot.id not in taken]
-    if not free:
+    if len(free) < count:
         return None
     fence = next_fence()
-    SlotLease.objects.create(slot=free[0], kind=SlotLease.Kind.PLACEHOLDER, placeholder_id=placeholder_id, fence=fence)
+    SlotLease.objects.bulk_create(
+        SlotLease(slot=slot, kind=SlotLease.Kind.PLACEHOLDER, placeholder_id=placeholder_id, fence=fence)
+        for slot in sorted(free, key=lambda slot: slot.index)[:count]
+    )
     return fence
 
 
@@ -162,10 +164,18 @@ def _may_give(lease: SlotLease | None) -> bool:
     return lease is None or lease.kind == SlotLease.Kind.PLACEHOLDER
 
 
-def _to_promote(request: SlotRequest, leases: Sequence[SlotLease]) -> UUID | None:
-    """Return the placeholder to promote: the required one, or the best warm zygote that suits; None without one."""
+def _to_promote(request: SlotRequest, leases: Sequence[SlotLease], *, slot_count: int) -> UUID | None:
+    """Return the placeholder to promote: the required one, or the best warm zygote that suits; None without one.
+
+    It has ``slot_count`` slots, all of them healthy.
+    """
+    healthy = Counter(lease.placeholder_id for lease in leases)
     warm = [
-        lease.placeholder for lease in leases if lease.placeholder is not None and _suits(lease.placeholder, request)
+        lease.placeholder
+        for lease in leases
+        if lease.placeholder is not None
+        and _suits(lease.placeholder, request)
+        and lease.placeholder.slot_count == slot_count == healthy[lease.placeholder_id]
     ]
     if request.promote is not None:
         return next((row.id for row in warm if row.id == request.promote), None)
@@ -185,10 +195,6 @@ def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
     if row.id == promoted:
         return (0, 0)
     return (2, 0) if row.target_level == Level.H0 else (3, row.state == _State.WARM)
-
-
-def _end(leases: Sequence[SlotLease]) -> None:
-    SlotLease.objects.filter(id__in=[lease.id for lease in leases]).update(released_at=Now())
 
 
 def _give_way(placeholder_ids: Sequence[UUID], reason: str) -> int:

@@ -24,13 +24,21 @@ def offered(row: Placeholder) -> str:
     return import_class(row.engine, revision.source, revision.engine_args, revision.engine_version)
 
 
-def fits_devices(slots_per_replica: int, pool_kind: str) -> bool:
-    """Return whether replicas of so many slots can be promoted: a zygote sees the one GPU of its own slot."""
-    return slots_per_replica == 1 or pool_kind != "gpu"
+def slots_needed(slots_per_replica: int, pool_kind: str) -> int:
+    """Return how many slots a placeholder has whose zygote can become such a replica.
+
+    A zygote sees the GPUs of its own slots and no others, so on GPUs it has all of them. Elsewhere one slot is enough:
+    the replica takes its other ones when it is promoted.
+    """
+    return slots_per_replica if pool_kind == "gpu" else 1
+
+
+def kind_of(import_class: str, slot_count: int) -> str:
+    """Return what a zygote offers and a replica on a node needs: an import class, and slots if they are several."""
+    return import_class if slot_count == 1 else f"{import_class}, {slot_count} slots"
 
 
 def can_become(row: Placeholder, deployment: Deployment) -> bool:
     """Return whether the placeholder's zygote, once warm, can become a replica of the deployment."""
-    return offered(row) == needed(deployment.revision) and fits_devices(
-        deployment.slots_per_replica, row.node.pool.kind
-    )
+    slots = slots_needed(deployment.slots_per_replica, row.node.pool.kind)
+    return offered(row) == needed(deployment.revision) and row.slot_count == slots

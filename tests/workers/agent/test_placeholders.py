@@ -15,6 +15,7 @@ from tests.workers.conftest import Fleet, expire_lease
 from workers import processes
 from workers.agent.processes.process_records import ProcessRecords
 from workers.devices.cpu import CpuShares
+from workers.devices.fake import FakeDevices
 from workers.fleet import deployments
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, ReplicaEvent, SlotLease, StartTime
 from workers.scheduler import reconciler
@@ -60,6 +61,19 @@ def test_a_warm_placeholder_becomes_the_replica_and_the_pool_refills(shelf: Depl
     assert 0 < measured.process_seconds <= measured.seconds
     assert measured.process_seconds == replica.startup_seconds
     assert (agent.counters.promoted, agent.counters.promotions_failed) == (1, 0)
+
+
+def test_a_placeholder_of_two_devices_becomes_a_replica_on_both(shelf: Deployment, data_dir: Path) -> None:
+    Deployment.objects.update(slots_per_replica=2)
+    Pool.objects.update(kind="gpu")
+    with agent_thread(data_dir, devices=FakeDevices(2, data_dir / FakeDevices.FILE)):
+        (before,) = settled(warm("h2"))
+        held = list(SlotLease.objects.filter(placeholder=before).values_list("slot__device_uuid", flat=True))
+        size(shelf, 1)
+        (replica,) = settled(in_state("ready"))
+    assert identity_of(replica) == identity_of(before)
+    assert (sorted(held), replica.start_level, replica.start_note) == (["fake-0", "fake-1"], "h2", "")
+    assert SlotLease.objects.filter(replica=replica, released_at=None).count() == 2
 
 
 def test_a_crashed_engine_that_was_promoted_starts_again_on_its_slots_from_nothing(

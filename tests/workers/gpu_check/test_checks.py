@@ -67,6 +67,7 @@ def test_every_check_of_engines_passes_on_fake_devices(tmp_path: Path) -> None:
         "promotion": "pass",
         "eviction": "pass",
         "tensor parallel 2": "untried",
+        "promotion to 2 GPUs": "untried",
         "cached tokens": "pass",
         "lease by an agent": "untried",
         "rollout": "untried",
@@ -89,7 +90,14 @@ def test_pytorch_is_tried_on_a_fake_device_but_for_the_gpu_that_it_would_open(tm
 def test_on_a_cpu_what_needs_a_gpu_is_untried(tmp_path: Path) -> None:
     found = _found(CpuShares(1), tmp_path)
     untried = [name for name, finding in found.items() if finding.verdict == "untried"]
-    assert untried == ["devices", "memory is freed", "PyTorch zygote", "tensor parallel 2", *NEEDS_AN_AGENT]
+    assert untried == [
+        "devices",
+        "memory is freed",
+        "PyTorch zygote",
+        "tensor parallel 2",
+        "promotion to 2 GPUs",
+        *NEEDS_AN_AGENT,
+    ]
     assert not [finding for finding in found.values() if finding.verdict == "fail"]
 
 

@@ -7,6 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from tenants.audit import SYSTEM
+from tests.workers.agent_processes import SLOTS
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.fleet import deployments
 from workers.models import Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
@@ -59,6 +60,22 @@ def test_each_node_gets_what_its_pool_wants_one_at_a_time(fleet: Fleet) -> None:
     for row in Placeholder.objects.all():
         assert (row.deployment_id, row.engine, row.target_level) == (deployment.id, "simulated", "h2")
         assert row.fence == row.leases.get(released_at=None).fence > 0
+
+
+def test_a_placeholder_on_gpus_has_all_slots_of_the_replica_it_may_become(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    type(deployment).objects.update(slots_per_replica=2)
+    Pool.objects.update(kind="gpu")
+    keep(fleet.pool, 3)
+    settle()
+    assert held() == {"n1": SLOTS // 2}
+    for row in Placeholder.objects.all():
+        assert (row.slot_count, row.leases.filter(released_at=None).count()) == (2, 2)
+    keep(fleet.pool, 3, Level.H0)
+    placeholder_pools.evict_unfit(deployment, deployment.revision, 2)
+    assert sum(held().values()) == SLOTS // 2
+    placeholder_pools.evict_unfit(deployment, deployment.revision, 1)
+    assert held() == {}
 
 
 def test_a_node_where_a_replica_starts_is_left_in_peace(fleet: Fleet) -> None:

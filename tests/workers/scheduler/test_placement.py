@@ -8,6 +8,7 @@ from uuid import UUID
 
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
 from workers.scheduler.plan import plan
+from workers.serving import promotion
 
 FAST, SLOW = UUID(int=1), UUID(int=2)
 CHAT = UUID(int=100)
@@ -49,6 +50,15 @@ def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> No
     steps = plan([chat(3)], nodes)
     assert tuple(steps.place) == ((CHAT, node(2).id), (CHAT, node(2).id), (CHAT, node(1).id))
     assert steps.stop == {}
+
+
+def test_a_gang_on_gpus_goes_where_a_placeholder_has_as_many_slots() -> None:
+    one, two = "simulated", promotion.kind_of("simulated", 2)
+    gang = replace(chat(1), slots_per_replica=2)
+    for has_gpus, warm, chosen in ((True, two, 2), (True, one, 1), (False, one, 2), (False, two, 1)):
+        empty, busy = (replace(node(number), has_gpus=has_gpus) for number in (1, 2))
+        busy = replace(busy, with_placeholder=2, free=2, warm={warm: 1}, replicas=1)
+        assert plan([gang], [empty, busy]).place == [(CHAT, UUID(int=10 + chosen))], (has_gpus, warm)
 
 
 def test_a_crashed_replica_gives_way_to_a_warm_placeholder() -> None:

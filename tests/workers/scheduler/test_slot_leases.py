@@ -20,7 +20,7 @@ from workers.agent.store.replica_rows import NodeRows
 from workers.devices.provider import Device
 from workers.errors import Refused, Superseded
 from workers.fleet import deployments, inventory, operations
-from workers.models import Deployment, Level, Node, Placeholder, Replica, Slot, SlotLease
+from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import reconciler, slot_leases
 
 NODES, SLOTS_PER_NODE = 4, 4
@@ -29,13 +29,19 @@ OPEN = Q(released_at=None)
 
 
 def place(
-    node: Node, *, level: Level = Level.H2, state: str = "warm", engine: str = "simulated", by: Deployment | None = None
+    node: Node,
+    *,
+    level: Level = Level.H2,
+    state: str = "warm",
+    engine: str = "simulated",
+    by: Deployment | None = None,
+    slots: int = 1,
 ) -> Placeholder:
-    """Put a placeholder on a free slot of the node."""
+    """Put a placeholder on free slots of the node."""
     row = Placeholder.objects.create(
-        node=node, deployment=by, engine=engine, target_level=level, level=level, state=state
+        node=node, deployment=by, engine=engine, target_level=level, level=level, state=state, slot_count=slots
     )
-    fence = slot_leases.lease_for_placeholder(row.id, node.id)
+    fence = slot_leases.lease_for_placeholder(row.id, node.id, slots)
     assert fence is not None
     row.fence = fence
     row.save(update_fields=["fence"])
@@ -354,3 +360,33 @@ def test_an_agent_with_an_old_fence_or_an_old_epoch_changes_nothing(fleet: Fleet
         agent.move(wanted, "stopped", "it says so")
     assert list(Replica.objects.values_list("state", flat=True)) == ["reserved"]
     assert holders(fleet.node) == ["replica", "free", "free", "free"]
+
+
+@pytest.mark.django_db
+def test_a_gang_on_gpus_becomes_of_a_placeholder_with_its_slots(fleet: Fleet) -> None:
+    Pool.objects.update(kind="gpu")
+    single, gang = place(fleet.node), place(fleet.node, slots=2)
+    slots = set(gang.leases.filter(OPEN).values_list("slot_id", flat=True))
+    replica = reserve(deploy(fleet, "big", 2), fleet.node)
+    assert (replica.placeholder_id, replica.start_level) == (gang.id, "h2")
+    assert set(replica.leases.filter(OPEN).values_list("slot_id", flat=True)) == slots
+    assert not gang.leases.filter(OPEN).exists()
+    assert states(single, gang) == ["warm", "promoted"]
+
+
+@pytest.mark.django_db
+def test_a_replica_that_takes_one_slot_of_a_placeholder_evicts_it_whole(fleet: Fleet) -> None:
+    Pool.objects.update(kind="gpu")
+    gang = place(fleet.node, slots=SLOTS_PER_NODE)
+    replica = reserve(deploy(fleet, "small"), fleet.node)
+    assert (replica.placeholder_id, states(gang)) == (None, ["evicting"])
+    assert holders(fleet.node).count("free") == SLOTS_PER_NODE - 1
+
+
+@pytest.mark.django_db
+def test_no_zygote_of_other_gpus_is_promoted(fleet: Fleet) -> None:
+    Pool.objects.update(kind="gpu")
+    place(fleet.node)
+    assert reserve(deploy(fleet, "big", 2), fleet.node).placeholder_id is None
+    with pytest.raises(Refused, match="sees one GPU, and a replica of big takes 2"):
+        operations.promote(SYSTEM, str(place(fleet.node).id), "big")

@@ -120,7 +120,7 @@ def finish(opened: Collection[OpenRollout], finished: Collection[UUID]) -> None:
 
 def serve(deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> None:
     """Make this the revision of the deployment, and evict placeholders that cannot become it."""
-    placeholder_pools.evict_unfit(deployment, revision)
+    placeholder_pools.evict_unfit(deployment, revision, slots_per_replica)
     deployment.revision, deployment.slots_per_replica = revision, slots_per_replica
     deployment.save(update_fields=["revision", "slots_per_replica"])
 
