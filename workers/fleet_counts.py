@@ -10,7 +10,16 @@ from typing import Any
 from django.db.models import Count, F, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
-from workers.models import Deployment, DeploymentPool, NodeCertificate, Placeholder, Replica, Slot, StartTime
+from workers.models import (
+    Deployment,
+    DeploymentPool,
+    NodeCertificate,
+    Placeholder,
+    Replica,
+    Slot,
+    StagedWeights,
+    StartTime,
+)
 from workers.serving import learned_targets, placeholder_costs
 from workers.serving.placeholder_costs import PlaceholderCost
 from workers.serving.start_times import PARTS
@@ -51,6 +60,9 @@ class FleetCounts:
     placeholders: Mapping[tuple[str, ...], int]
     #: What placeholders cost and saved on the present day of UTC until now, by pool.
     placeholder_costs: tuple[PlaceholderCost, ...]
+    #: Bytes of models' files in the page cache of nodes, and in all, by (node, model).
+    staged_resident: Mapping[tuple[str, ...], int]
+    staged_total: Mapping[tuple[str, ...], int]
     starts: tuple[StartHistogram, ...]
     #: Parts of starts, by the name of the part; see ``workers.serving.start_times``.
     start_parts: Mapping[str, tuple[StartHistogram, ...]]
@@ -60,11 +72,14 @@ class FleetCounts:
 
 
 def read() -> FleetCounts:
-    """Count everything, in twenty short queries. Raises django.db.Error."""
+    """Count everything, in twenty-one short queries. Raises django.db.Error."""
     desired: dict[tuple[str, ...], int] = {
         (name,): wanted
         for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
     }
+    staged = list(
+        StagedWeights.objects.values_list("node__name", "revision__model__name", "bytes_resident", "bytes_total")
+    )
     return FleetCounts(
         replicas=_replicas([name for name, *_ in desired]),
         desired=desired,
@@ -72,6 +87,8 @@ def read() -> FleetCounts:
         slots=_slots(),
         placeholders=_placeholders(),
         placeholder_costs=placeholder_costs.today(),
+        staged_resident={(node, model): resident for node, model, resident, _ in staged},
+        staged_total={(node, model): total for node, model, _, total in staged},
         starts=_starts("seconds"),
         start_parts={part: _starts(f"{part}_seconds") for part in PARTS},
         certificates=_certificates(),

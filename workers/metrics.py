@@ -168,6 +168,13 @@ class FleetCollector(Collector):
             ("node",),
             counts.certificates,
         )
+        yield _gauge(
+            "hearth_staged_resident_bytes",
+            "Bytes of models' files that are in the page cache of a node.",
+            ("node", "model"),
+            counts.staged_resident,
+        )
+        yield _gauge("hearth_staged_bytes", "Bytes of these files in all.", ("node", "model"), counts.staged_total)
         for name, text, column in _COSTS:
             today: dict[tuple[str, ...], float] = {
                 (each.pool,): float(getattr(each, column)) for each in counts.placeholder_costs

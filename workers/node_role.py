@@ -40,6 +40,7 @@ READ = (
     "workers_gatewayload",
     "workers_scaledecision",
     "workers_weights",
+    "workers_stagedweights",
     "workers_adapterload",
     "workers_secret",
     "workers_modelsecret",
@@ -92,6 +93,7 @@ UPDATE: Mapping[str, str] = {
         "open_sequences"
     ),
     "workers_weights": "state, state_since, bytes_done, bytes_total, folder, error, attempts, next_attempt_at",
+    "workers_stagedweights": "bytes_total, bytes_resident, note, measured_at",
     "workers_adapterload": "state, state_since, generation, engine_name, error, attempts, next_attempt_at",
     "billing_bootusage": (
         "requests, sequences, prompt_tokens, cached_prompt_tokens, completion_tokens, shared_requests, cut_requests, "
@@ -146,6 +148,7 @@ def policies() -> Iterator[Policy]:
     yield Policy("workers_placeholder", "UPDATE", own)
     yield Policy("workers_replica", "UPDATE", own)
     yield Policy("workers_weights", "UPDATE", own)
+    yield Policy("workers_stagedweights", "UPDATE", own)
     yield Policy("workers_adapterload", "UPDATE", f"replica_id IN {_OWN_REPLICAS}")
     yield Policy("workers_hubtoken", "SELECT", f"model_id IN {_FETCHED_MODELS}")
     yield Policy("workers_modelsecret", "SELECT", f"model_id IN {_FETCHED_MODELS}")

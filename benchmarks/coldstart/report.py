@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.coldstart.rounds import Figures, Kind, Place
+from benchmarks.coldstart.weights_read import WeightsRead
 from benchmarks.machine import Machine
 
 PLACES: dict[Place, str] = {"idle": "an idle node", "beside": "beside a serving replica"}
@@ -31,7 +32,8 @@ class Run:
 
 def document(run: Run) -> str:
     """Return the Markdown between the markers of docs/benchmarks.md."""
-    return "\n\n".join([_conditions(run), _starts(run.figures), _zygotes(run.figures), _targets(run.figures)])
+    figures = run.figures
+    return "\n\n".join([_conditions(run), _starts(figures), _zygotes(figures), reads(figures.reads), _targets(figures)])
 
 
 def as_json(run: Run) -> dict[str, object]:
@@ -89,6 +91,17 @@ def _zygotes(figures: Figures) -> str:
             ]
         )
     return _table(header, rows)
+
+
+def reads(found: Sequence[WeightsRead]) -> str:
+    """Return what staging files in the page cache saves."""
+    disk, staged = [each.disk_seconds for each in found], [each.staged_seconds for each in found]
+    title = f"{found[0].bytes_read / 2**30:g} GiB of weights, read"
+    ratio = statistics.median(disk) / statistics.median(staged)
+    return _table(
+        ["", "from the disk", "staged in the page cache", "disk / page cache"],
+        [[title, f"{_spread(disk)} s", f"{_spread(staged)} s", f"{ratio:.1f} ×"]],
+    )
 
 
 def _targets(figures: Figures) -> str:

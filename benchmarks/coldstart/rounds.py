@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.coldstart import weights_read
 from benchmarks.coldstart.neighbour import Neighbour
+from benchmarks.coldstart.weights_read import WeightsRead
 from benchmarks.errors import BenchError
 from workers.engines import trial
 from workers.engines.errors import TrialFailed
@@ -51,6 +53,7 @@ class Figures:
     samples: tuple[Sample, ...]
     zygotes: tuple[Warm, ...]
     neighbour_alone_tokens_per_second: float
+    reads: tuple[WeightsRead, ...]
 
     def seconds(self, kind: Kind, place: Place) -> list[float]:
         """Return the time to the first token of each such start."""
@@ -63,13 +66,14 @@ class Figures:
 
 def measure(folder: Path, *, rounds: int) -> Figures:
     """Run every round on the idle node, then every round beside a replica. Raises BenchError."""
+    reads = weights_read.measure(folder, rounds=rounds)
     try:
-        return _measure(Trials("vllm", folder), rounds)
+        return _measure(Trials("vllm", folder), rounds, reads)
     except TrialFailed as error:
         raise BenchError(error.problem, error.log) from error
 
 
-def _measure(bench: Trials, rounds: int) -> Figures:
+def _measure(bench: Trials, rounds: int, reads: tuple[WeightsRead, ...]) -> Figures:
     samples: list[Sample] = []
     zygotes: list[Warm] = []
     for number in range(rounds):
@@ -83,7 +87,12 @@ def _measure(bench: Trials, rounds: int) -> Figures:
             for number in range(rounds):
                 _say(number, rounds, "beside a serving replica")
                 samples += _round(bench, zygotes, "beside", neighbour)
-    return Figures(samples=tuple(samples), zygotes=tuple(zygotes), neighbour_alone_tokens_per_second=alone[0])
+    return Figures(
+        samples=tuple(samples),
+        zygotes=tuple(zygotes),
+        neighbour_alone_tokens_per_second=alone[0],
+        reads=reads,
+    )
 
 
 def _round(bench: Trials, zygotes: list[Warm], place: Place, neighbour: Neighbour | None) -> Sequence[Sample]:

@@ -227,6 +227,7 @@ class Agent:
         ownership = NodeOwnership(
             rows, folders, self.monitor, self._sink, self._wake_event, self._timeouts, self.counters
         )
+        stack.callback(ownership.close)
         adopted = ownership.begin()
         log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)
         return ownership

@@ -30,6 +30,8 @@ from workers.agent.timeouts import Timeouts
 from workers.agent.wakeup import WakeEvent
 from workers.agent.weights.fetch_processes import FetchProcesses
 from workers.agent.weights.lifecycle import WeightsLifecycle
+from workers.agent.weights.staged_rows import StagedRows
+from workers.agent.weights.staging import Stager
 from workers.agent.weights.weights_rows import WeightsRows
 from workers.devices.errors import DeviceError
 from workers.devices.provider import Device
@@ -85,6 +87,7 @@ class NodeOwnership:
         self._weights = WeightsLifecycle(
             self._weights_rows, FetchProcesses(self._paths), wake_event, timeouts, counters
         )
+        self._stager = Stager(StagedRows(rows), pause_seconds=timeouts.staging_seconds)
         self._swept_at = self._looked_at = time.monotonic()
         self._stored_at = 0.0
 
@@ -130,6 +133,8 @@ class NodeOwnership:
             self._adapters.step(self._replicas.engines)
         self._tend_tls()
         self._fetch_weights()
+        with _isolated("the files in the page cache"):
+            self._stager.step()
         self._monitor.engines = self._replicas.views(rows)
         self._placeholders.end_all_but(placeholders)
         self._replicas.kill_all_but({row.replica_id for row in rows})
@@ -149,6 +154,10 @@ class NodeOwnership:
             with _isolated("the readings of its devices"):
                 self.rows.store_readings(self._monitor.readings.current)
         return self._pause_seconds(rows, placeholders)
+
+    def close(self) -> None:
+        """End the process that keeps files in the page cache; engines, zygotes and fetches go on."""
+        self._stager.stop()
 
     def _tend_tls(self) -> None:
         """Tend the certificate where engines need one, or an engine of before still has one."""

@@ -38,6 +38,8 @@ class Timeouts:
     slot_free_seconds: float = 30.0
     #: A zygote accepts or refuses at once; one that does not is stopped or has ended.
     promotion_timeout_seconds: float = 5.0
+    #: Between two runs of the process that keeps files in the page cache.
+    staging_seconds: float = 30.0
     #: Between two pings of a waiting zygote; its end is noticed at once.
     zygote_ping_seconds: float = 10.0
     #: Between two checks of the devices for faults, and between two sweeps for unknown processes.

@@ -17,13 +17,14 @@ from django.db.models import Prefetch, Q
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
 from workers.engines.driver import named_version
-from workers.fleet import engine_versions, history, load_targets, rollout_status, weights
+from workers.fleet import engine_versions, history, load_targets, rollout_status, staged, weights
 from workers.fleet.history import Decision
 from workers.fleet.load_targets import TargetStatus
 from workers.fleet.placeholders import PlaceholderStatus, placeholder_rows, placeholder_status
 from workers.fleet.pool_status import NodeStatus, PoolStatus, pool_statuses
 from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows, replica_status
 from workers.fleet.rollout_status import RolloutStatus
+from workers.fleet.staged import StagedStatus
 from workers.fleet.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
 from workers.scheduler import scaling_signals
@@ -81,6 +82,8 @@ class DeploymentStatus:
     without_engine: str = ""
     #: Its model's files by node; empty if no node has to fetch them.
     weights: tuple[WeightsStatus, ...] = ()
+    #: Its model's files in the page cache of nodes that may soon get a replica of it.
+    staged: tuple[StagedStatus, ...] = ()
     #: Its open rollout, or its last one if that has ended lately.
     rollout: RolloutStatus | None = None
 
@@ -261,6 +264,7 @@ def _deployments(
     pools: Sequence[PoolStatus],
 ) -> Iterable[DeploymentStatus]:
     demand, fetched, rollouts = gateway_load.demand(), weights.by_revision(), rollout_status.by_deployment()
+    in_cache = staged.statuses()
     targets = load_targets.by_deployment(rows, replicas, pools)
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
@@ -296,5 +300,6 @@ def _deployments(
             kept_node=row.kept_node.name if row.kept_node else "",
             without_engine=_without_engine(row, rollouts.get(row.id), pools),
             weights=_weights_of(row, rollouts.get(row.id), fetched),
+            staged=tuple(each for each in in_cache if each.model == row.revision.model.name),
             rollout=rollouts.get(row.id),
         )

@@ -14,6 +14,7 @@ from workers.fleet.lookup import short
 from workers.fleet.pools import dollars
 from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
+from workers.fleet.staged import StagedStatus
 from workers.models import Slot
 from workers.serving import start_times
 from workers.serving.placeholder_costs import PlaceholderCost
@@ -52,6 +53,7 @@ def pools(fleet: Fleet) -> list[Row]:
             "level": pool.placeholder_level,
             "high_water": pool.high_water,
             "low_water": pool.low_water,
+            "staged_share": pool.staged_share,
             "gpu_type": pool.gpu_type,
             "labels": dict(pool.labels),
             "slot_hour_usd": dollars(pool.slot_hour_pico),
@@ -240,6 +242,11 @@ def placeholder_costs(costs: Iterable[PlaceholderCost]) -> list[Row]:
         }
         for each in costs
     ]
+
+
+def staged(statuses: Iterable[StagedStatus]) -> list[Row]:
+    """Return the files that nodes keep in the page cache, by node, most recently wanted first."""
+    return [{**asdict(each), "wanted_at": each.wanted_at.isoformat() if each.wanted_at else ""} for each in statuses]
 
 
 def rollouts(statuses: Iterable[RolloutStatus]) -> list[Row]:

@@ -119,6 +119,8 @@ class PoolStatus:
     #: Shares of a deployment's capacity here at which its next pool is prepared, and released again.
     high_water: float
     low_water: float
+    #: Of a node's available memory, for files of models in its page cache.
+    staged_share: float
     gpu_type: str
     labels: Mapping[str, str]
     #: What one slot costs in an hour, pico-dollars; None if nobody has said.
@@ -193,6 +195,7 @@ def pool_statuses(
             placeholder_level=pool.placeholder_level,
             high_water=pool.high_water,
             low_water=pool.low_water,
+            staged_share=pool.staged_share,
             gpu_type=pool.gpu_type,
             labels=pool.labels,
             slot_hour_pico=pool.slot_hour_pico,

@@ -27,6 +27,8 @@ MAX_PRIORITY = 32767
 DOLLAR = 10**12
 MAX_SLOT_HOUR_USD = 10**6
 REGION_LENGTH = 63
+#: The rest of the memory is for engines.
+MAX_STAGED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class PoolSettings:
     gpu_type: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     slot_hour_pico: int | None = None
+    #: Share of a node's available memory for files of models in its page cache; 0: none.
+    staged_share: float = 0.0
 
 
 #: The names of settings as commands and the API take them, and what each may be.
@@ -53,6 +57,7 @@ WORDS = {
     "priority": f"0 to {MAX_PRIORITY}",
     "high_water": "above the low water mark, up to 1",
     "low_water": "above 0 and below the high water mark",
+    "staged_share": f"0 to {MAX_STAGED_SHARE}, of a node's available memory",
     "gpu_type": pool_requirements.GPU_ALLOWED,
     "labels": pool_requirements.LABELS_ALLOWED,
     "slot_hour_usd": "dollars, such as 2.50; nothing for unknown",
@@ -77,7 +82,7 @@ def parse(text: str) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if name not in WORDS or not equals:
             raise BadValue("pool setting", word, f"NAME=VALUE with one of {', '.join(WORDS)}")
-        if name in {"priority", "high_water", "low_water"}:
+        if name in {"priority", "high_water", "low_water", "staged_share"}:
             found[name] = _number(name, value)
         elif name == "labels":
             found[name] = pool_requirements.parse_labels(value)
@@ -120,7 +125,7 @@ def setting_text(settings: PoolSettings) -> str:
     """Return settings as :func:`parse` reads them."""
     return (
         f"priority={settings.priority} region={settings.region} high_water={settings.high_water:g} "
-        f"low_water={settings.low_water:g} gpu_type={settings.gpu_type} "
+        f"low_water={settings.low_water:g} staged_share={settings.staged_share:g} gpu_type={settings.gpu_type} "
         f"labels={pool_requirements.label_text(settings.labels)} slot_hour_usd={dollars(settings.slot_hour_pico)}"
     )
 
@@ -200,6 +205,8 @@ def _check(name: str, kind: str, wanted: PoolSettings) -> None:
         raise BadValue("pool kind", kind, " or ".join(KINDS))
     if not 0 < wanted.low_water < wanted.high_water <= 1:
         raise BadCount(wanted.low_water, f"above 0 and below the high water mark of {wanted.high_water:g}", "low water")
+    if not 0 <= wanted.staged_share <= MAX_STAGED_SHARE:
+        raise BadCount(wanted.staged_share, f"0 to {MAX_STAGED_SHARE}", "staged share")
     if not 0 <= wanted.priority <= MAX_PRIORITY:
         raise BadCount(wanted.priority, f"0 to {MAX_PRIORITY}", "priority")
     if not 1 <= len(wanted.region) <= REGION_LENGTH or "," in wanted.region or not wanted.region.isprintable():

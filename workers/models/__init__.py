@@ -11,7 +11,7 @@ from workers.models.placeholders import Placeholder, SlotLease, SlotWait
 from workers.models.replicas import Replica, ReplicaEvent, StartTime
 from workers.models.rollouts import Rollout, RolloutTraffic
 from workers.models.scaling import GatewayLoad, LoadCurve, ScaleDecision
-from workers.models.weights import ModelSecret, Secret, Weights
+from workers.models.weights import ModelSecret, Secret, StagedWeights, Weights
 
 __all__ = [
     "AdapterLoad",
@@ -37,6 +37,7 @@ __all__ = [
     "Slot",
     "SlotLease",
     "SlotWait",
+    "StagedWeights",
     "StartTime",
     "Weights",
 ]

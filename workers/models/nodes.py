@@ -38,6 +38,8 @@ class Pool(models.Model):
     #: ``low_water`` the prepared replicas are released.
     high_water = models.FloatField(default=0.7)
     low_water = models.FloatField(default=0.45)
+    #: Share of a node's available memory that files of models may take in its page cache; 0: none are staged.
+    staged_share = models.FloatField(default=0.0, db_default=0.0)
     #: The GPUs of its nodes, as ``workers.sizing.gpus`` spells them; empty if nobody has said.
     gpu_type = models.CharField(max_length=63, blank=True, default="", db_default="")
     #: What operators know about its nodes, by name: deployments may require it.
@@ -50,6 +52,9 @@ class Pool(models.Model):
             models.CheckConstraint(
                 name="pool_water_marks",
                 condition=Q(low_water__gt=0) & Q(low_water__lt=F("high_water")) & Q(high_water__lte=1),
+            ),
+            models.CheckConstraint(
+                name="pool_staged_share", condition=Q(staged_share__gte=0) & Q(staged_share__lte=0.9)
             ),
         )
 

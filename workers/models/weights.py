@@ -51,6 +51,31 @@ class Weights(models.Model):
         return f"{self.revision_id} on {self.node_id}: {self.state}"
 
 
+class StagedWeights(models.Model):
+    """The files of one revision in the page cache of one node, which may soon get a replica of it.
+
+    Reconcile creates and deletes rows and writes ``wanted_at``; the node's agent writes the rest.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="staged")
+    revision = models.ForeignKey(ModelRevision, on_delete=models.CASCADE, related_name="staged")
+    #: When a deployment of it last had a request or was prepared; None: not yet. The oldest is dropped first.
+    wanted_at = models.DateTimeField(null=True, blank=True)
+    bytes_total = models.PositiveBigIntegerField(default=0, db_default=0)
+    bytes_resident = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: Why it is not staged; empty if it is.
+    note = models.CharField(max_length=500, blank=True, default="", db_default="")
+    measured_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "staged weights"
+        constraints = (models.UniqueConstraint(fields=("node", "revision"), name="staged_once_per_node"),)
+
+    def __str__(self) -> str:
+        return f"{self.revision_id} on {self.node_id}: {self.bytes_resident}"
+
+
 class Secret(models.Model):
     """A secret with which nodes read repositories on the hub, sealed; see ``workers.weights.secrets``."""
 

@@ -17,7 +17,7 @@ from django.db.models import Avg, Count, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
-from workers.scheduler import load_curves, scaling_policy, scaling_signals
+from workers.scheduler import load_curves, scaling_policy, scaling_signals, staging
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
 from workers.scheduler.scaling_signals import EngineFacts
 from workers.serving import gateway_load, learned_targets, pool_requirements, start_times
@@ -89,6 +89,7 @@ def decide_all() -> int:
     Deployment.objects.bulk_update(changed, ("desired_replicas", *_REMEMBERED))
     DeploymentPool.objects.bulk_update(links, ("prepared_replicas", "not_needed_since"))
     ScaleDecision.objects.bulk_create(decisions)
+    staging.renew(fleet.now)
     gateway_load.forget_silent()
     return scaled
 

@@ -53,6 +53,7 @@ LIST_HELP = {
     "deployments": "List deployments: ready and desired replicas, and their range.",
     "load-targets": "List how many tokens in flight a replica should have, by pool, and what that was learned from.",
     "weights": "List models' files on nodes: what is there, what is being fetched, and what cannot be fetched.",
+    "staged": "List models' files that nodes keep in the page cache: how much is there, and why it is not.",
     "decisions": "List decisions of scaling, with their reasons. Newest first.",
     "events": "List transitions of replicas, with their reasons. Newest first.",
     "targets": "List what Prometheus scrapes: roles, and engines through their agents.",

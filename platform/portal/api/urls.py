@@ -5,7 +5,16 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.fleet import adapter_views, cost_views, document_view, list_views, node_views, scrape_token_views, views
+from portal.api.fleet import (
+    adapter_views,
+    cost_views,
+    document_view,
+    list_views,
+    node_views,
+    scrape_token_views,
+    staged_views,
+    views,
+)
 from portal.api.openapi import schema
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, months, partitions, plans, prices, savings, statements, usage
@@ -78,6 +87,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/nodes/<str:node>/drain", views.DrainNodeView.as_view()),
     path("fleet/nodes/<str:node>/cordon", views.CordonView.as_view()),
     path("fleet/nodes/<str:node>/uncordon", views.UncordonView.as_view()),
+    path("fleet/staged", staged_views.StagedView.as_view()),
     path("fleet/placeholder-costs", cost_views.PlaceholderCostsView.as_view()),
     path("fleet/placeholders/<uuid:placeholder>/evict", views.EvictView.as_view()),
     path("fleet/placeholders/<uuid:placeholder>/promote", views.PromoteView.as_view()),

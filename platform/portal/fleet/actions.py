@@ -181,6 +181,7 @@ def _pool_set(target: str) -> Subject:
         "region": "Region",
         "high_water": "High water",
         "low_water": "Low water",
+        "staged_share": "Share of memory for staged files",
         "gpu_type": "GPU type",
         "labels": "Labels, as net:ib,tier:spot",
         "slot_hour_usd": "Dollars per slot hour",

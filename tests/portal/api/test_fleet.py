@@ -20,7 +20,18 @@ from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
 from workers.fleet import deployments
-from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, Weights
+from workers.models import (
+    Deployment,
+    Level,
+    LoadCurve,
+    Node,
+    Placeholder,
+    Pool,
+    Replica,
+    Slot,
+    StagedWeights,
+    Weights,
+)
 
 FLEET = "/api/v1/fleet"
 
@@ -243,6 +254,47 @@ def test_what_scaling_aims_at_is_set(warmth: Warmth, as_operator: APIClient) -> 
     ):
         refused = post(as_operator, path, **(target | {name: wrong}))
         assert (refused.status_code, error_of(refused)["param"]) == (400, name), wrong
+
+
+def test_a_target_that_nobody_sets_is_learned(warmth: Warmth, as_operator: APIClient) -> None:
+    target = {"target_tokens_per_replica": None, "scale_up_delay_seconds": 1, "scale_down_delay_seconds": 60}
+    path = f"deployments/{fixtures.MODEL}/target"
+    post(as_operator, path, **target | {"target_tokens_per_replica": 9000})
+    assert post(as_operator, path, **target).json()["changed"] is True
+    (row,) = Deployment.objects.all()
+    link = row.deploymentpool_set.order_by("sequence")[0]
+    points = [{"tokens": 500.0, "rate": 40.0, "ttft_seconds": None, "windows": 3, "at": 0.0}]
+    LoadCurve.objects.create(
+        deployment=row, revision=row.revision, pool=link.pool, points=points, target_tokens=612, reason="it is slow"
+    )
+    (deployment,) = as_operator.get(FLEET).json()["deployments"]
+    first = deployment["targets"][0]
+    assert (deployment["target_tokens_per_replica"], deployment["learns_target"]) == (612, True)
+    assert (first["pool"], first["tokens"], first["origin"], first["reason"]) == (
+        link.pool.name,
+        612,
+        "learned",
+        "it is slow",
+    )
+    assert first["points"] == [{"tokens": 500.0, "rate": 40.0, "ttft_seconds": None, "windows": 3}]
+
+
+def test_costs_of_placeholders_and_staged_files_are_listed(warmth: Warmth, as_operator: APIClient) -> None:
+    costs = as_operator.get(f"{FLEET}/placeholder-costs", {"days": "2", "pool": "spare"}).json()["data"]
+    assert {each["pool"] for each in costs} == {"spare"}
+    assert all(each["slot_hours"] > 0 and each["cost_usd"] is None for each in costs)
+    for name, value in (("days", "0"), ("days", "x"), ("day", "1")):
+        refused = as_operator.get(f"{FLEET}/placeholder-costs", {name: value})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, name)
+    StagedWeights.objects.create(
+        node=warmth.node,
+        revision=Deployment.objects.get().revision,
+        bytes_total=9,
+        bytes_resident=4,
+        note="it is large",
+    )
+    (staged,) = as_operator.get(f"{FLEET}/staged").json()["data"]
+    assert (staged["node"], staged["bytes_resident"], staged["note"]) == ("n2", 4, "not measured yet")
 
 
 def test_how_requests_choose_a_replica_is_set(warmth: Warmth, as_operator: APIClient) -> None:

@@ -24,7 +24,7 @@ def test_a_pool_is_made_set_and_set_again_without_a_change() -> None:
     made = operations.pool_set(ADA, "fast", SETTINGS)
     assert made.changed
     assert made.now == (
-        "has priority=10 region=eu high_water=0.7 low_water=0.45 gpu_type=H100 "
+        "has priority=10 region=eu high_water=0.7 low_water=0.45 staged_share=0 gpu_type=H100 "
         "labels=net:ib,tier:spot slot_hour_usd=2.50"
     )
     assert Pool.objects.get().slot_hour_pico == Decimal("2.5") * 10**12

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
-from workers.fleet import history, inventory, json_rows, rollout_status, scrape_targets
+from workers.fleet import history, inventory, json_rows, rollout_status, scrape_targets, staged
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row
 from workers.serving import placeholder_costs
@@ -136,6 +136,14 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "FOLDER": "folder",
         "ERROR": "error",
     },
+    "staged": {
+        "NODE": "node",
+        "MODEL": "model",
+        "IN CACHE": lambda row: gigabytes(row["bytes_resident"]),
+        "TOTAL": lambda row: gigabytes(row["bytes_total"]),
+        "WANTED": "wanted_at",
+        "NOTE": "note",
+    },
     "decisions": {
         "AT": "{at:%Y-%m-%dT%H:%M:%SZ}",
         "DEPLOYMENT": "deployment",
@@ -204,6 +212,7 @@ _OF_HISTORY: Mapping[str, Callable[[int], list[Row]]] = {
     "events": lambda last: _rows(history.transitions(last)),
     "placeholder-costs": lambda last: json_rows.placeholder_costs(placeholder_costs.newest(last)),
     "rollout status": lambda last: json_rows.rollouts(rollout_status.newest(last)),
+    "staged": lambda _: json_rows.staged(staged.statuses()),
     "targets": lambda _: json_rows.scrape_targets(scrape_targets.targets()),
 }
 

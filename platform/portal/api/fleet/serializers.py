@@ -398,6 +398,9 @@ class PoolSerializer(serializers.Serializer[PoolStatus]):
         read_only=True, help_text="Share of a deployment's capacity here above which its next pool is prepared."
     )
     low_water = serializers.FloatField(read_only=True, help_text="Share below which the next pool is released again.")
+    staged_share = serializers.FloatField(
+        read_only=True, help_text="Of a node's available memory, for files of models in its page cache."
+    )
     gpu_type = serializers.CharField(read_only=True)
     labels = serializers.DictField(child=serializers.CharField(), read_only=True)
     slot_hour_usd = serializers.SerializerMethodField(
@@ -563,6 +566,9 @@ class PoolSettingsSerializer(serializers.Serializer[Any]):
     priority = serializers.IntegerField(min_value=0, max_value=pools.MAX_PRIORITY, required=False)
     high_water = serializers.FloatField(min_value=0, max_value=1, required=False)
     low_water = serializers.FloatField(min_value=0, max_value=1, required=False)
+    staged_share = serializers.FloatField(
+        min_value=0, max_value=pools.MAX_STAGED_SHARE, required=False, help_text="Of a node's available memory."
+    )
     gpu_type = serializers.CharField(max_length=63, allow_blank=True, required=False)
     labels = serializers.DictField(child=serializers.CharField(max_length=63), required=False)
     slot_hour_usd = serializers.CharField(

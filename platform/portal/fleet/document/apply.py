@@ -172,6 +172,7 @@ def _settings(wanted: Pool) -> PoolSettings:
         priority=wanted.priority,
         high_water=wanted.high_water,
         low_water=wanted.low_water,
+        staged_share=wanted.staged_share,
         gpu_type=gpus.type_name(wanted.gpu_type),
         labels=dict(wanted.labels),
         slot_hour_pico=None if dollars is None else pools.pico(str(dollars)),

@@ -115,6 +115,7 @@ def _pool(row: Pool) -> schema.Pool:
         placeholder_level=row.placeholder_level,  # type: ignore[arg-type]  # likewise
         high_water=row.high_water,
         low_water=row.low_water,
+        staged_share=row.staged_share,
         gpu_type=row.gpu_type,
         labels=row.labels,
         slot_hour_usd=pools.dollars(row.slot_hour_pico) or None,

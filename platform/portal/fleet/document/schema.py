@@ -54,6 +54,9 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     placeholder_level: Literal["h0", "h2"] = "h2"
     high_water: Annotated[Share, Meta(description="Above it a deployment's next pool is prepared.")] = 0.7
     low_water: Annotated[Share, Meta(description="Below it what was prepared is released.")] = 0.45
+    staged_share: Annotated[
+        float, Meta(ge=0, le=0.9, description="Of a node's available memory, for files of models in its page cache.")
+    ] = 0.0
     gpu_type: Annotated[
         GpuType | Literal[""], Meta(description="Of its nodes, such as H100; deployments may require it.")
     ] = ""

@@ -36,8 +36,8 @@ def questions(warmth: Warmth) -> dict[str, str]:
         f"target/{fixtures.MODEL}/": "target tiny-chat auto 5 300",
         f"route/{fixtures.MODEL}/": "route tiny-chat expected-seconds",
         "warm/spare/": "warm spare 2 h2",
-        "pool_set/spare/": "pool_set spare priority=2 region=local high_water=0.7 low_water=0.45 gpu_type= labels= "
-        "slot_hour_usd=",
+        "pool_set/spare/": "pool_set spare priority=2 region=local high_water=0.7 low_water=0.45 staged_share=0 "
+        "gpu_type= labels= slot_hour_usd=",
         f"require/{fixtures.MODEL}/": "require tiny-chat ",
         f"objective/{fixtures.MODEL}/": "objective tiny-chat ",
         "drain/n2/": "drain n2",
