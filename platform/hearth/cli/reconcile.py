@@ -22,10 +22,21 @@ if TYPE_CHECKING:
     type=click.DateTime(["%Y-%m-%d", "%Y-%m"]),
     help="Compare processes that ended, and months, from this day or month on (UTC). Without it: two days, this month.",
 )
+@click.option(
+    "--settle",
+    "settle_minutes",
+    type=click.IntRange(0, 1440),
+    default=10,
+    show_default=True,
+    metavar="MINUTES",
+    help="Judge processes that ended this long ago; until then their last requests may not be stored yet.",
+)
 @click.option("--all", "show_all", is_flag=True, help="List every engine process, not only those with a gap.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def reconcile(context: click.Context, since: dt.datetime | None, show_all: bool, as_json: bool) -> None:
+def reconcile(
+    context: click.Context, since: dt.datetime | None, settle_minutes: int, show_all: bool, as_json: bool
+) -> None:
     """Compare the counters of each engine process with the usage of its requests, and usage with the books.
 
     The books are the ledger, the roll-ups, and the frozen lines of closed months, which must equal the ledger.
@@ -36,7 +47,9 @@ def reconcile(context: click.Context, since: dt.datetime | None, show_all: bool,
     with on_database("Usage cannot be compared"):
         from reconciliation import report, run
 
-        run.compare(since=None if since is None else since.replace(tzinfo=dt.UTC))
+        run.compare(
+            settle=dt.timedelta(minutes=settle_minutes), since=None if since is None else since.replace(tzinfo=dt.UTC)
+        )
         found = report.read(show_all=show_all)
     if as_json:
         print(json.dumps(asdict(found), indent=2, default=str))
