@@ -50,8 +50,6 @@ def fill(rows: int) -> None:
         for number in range(DAYS):
             _fill_day(cursor, facts, start + number * DAY, number * (rows // DAYS), rows // DAYS)
             print(f"day {number + 1} of {DAYS} after {time.perf_counter() - began:,.0f} s", file=sys.stderr, flush=True)
-        for table in ("billing_usagerecord", "billing_usagerollup", "billing_ledgertransaction", "billing_ledgerentry"):
-            cursor.execute(f"ANALYZE {table}")
         cursor.execute("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('billing_usagerecord')")
         (size,) = cursor.fetchone()
     told = {
