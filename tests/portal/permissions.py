@@ -41,7 +41,7 @@ from tests import lora
 from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
-from workers.fleet import node_tokens
+from workers.fleet.joining import node_tokens
 from workers.models import Deployment, Node, Pool, Rollout
 from workers.weights import secrets
 

@@ -31,8 +31,8 @@ from workers.agent.wakeup import WakeEvent
 from workers.devices.bounded import BoundedDevices
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
-from workers.fleet import inventory
-from workers.fleet.inventory import Fleet
+from workers.fleet.status import inventory
+from workers.fleet.status.inventory import Fleet
 from workers.metrics import AgentCounters
 from workers.serving.canary import CanarySink
 

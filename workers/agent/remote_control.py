@@ -59,7 +59,7 @@ def placeholders(state: Any, **options: Any) -> dict[str, Any]:
 def _listed(what: str) -> dict[str, Any]:
     """Return what the agent of this process last read, and how long ago, without waiting."""
     from workers.agent.agent import snapshots
-    from workers.fleet import json_rows
+    from workers.fleet.status import json_rows
 
     found = snapshots()
     if not found:

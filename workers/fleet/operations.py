@@ -21,7 +21,8 @@ from tenants.audit import Actor
 from workers import tasks
 from workers.engines.arguments import is_offline
 from workers.errors import BadCount, BadValue, Refused
-from workers.fleet import deployments, inventory, lookup, pools, rollouts
+from workers.fleet import deployments, lookup, pools, rollouts
+from workers.fleet.status import inventory
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.models.deployments import DEFAULT_TARGET_TOKENS
 from workers.scheduler import placeholder_pools, reconciler, scaling_signals, slot_leases, weights

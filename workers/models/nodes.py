@@ -122,7 +122,7 @@ class NodeCertificate(models.Model):
 
 
 class NodeToken(models.Model):
-    """A token with which a machine joins a pool; ``workers.fleet.node_tokens`` derives its secret."""
+    """A token with which a machine joins a pool; ``workers.fleet.joining.node_tokens`` derives its secret."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="node_tokens")

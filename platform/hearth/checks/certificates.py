@@ -16,7 +16,7 @@ from hearth.checks.finding import Finding
 from hearth.instance.instance import Instance
 from hearth.secrets import SecretsError
 from workers.certificates import authority as certificates
-from workers.fleet.certificate_status import CertificateStatus
+from workers.fleet.status.certificate_status import CertificateStatus
 
 CONNECT_SECONDS = 3
 #: An authority that ends sooner is to be rotated now: nodes and gateways take the new one up within minutes.

@@ -188,7 +188,7 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
             return
         made, spec = deploy_as_typed(context)
         from hearth.provisioning.deploy import price_note
-        from workers.fleet import inventory
+        from workers.fleet.status import inventory
 
         lacking = inventory.obstacles(made.name)
         unpriced = price_note(made.revision.model.name)
@@ -217,7 +217,7 @@ def _is_adapter(context: click.Context) -> bool:
 def _deploy_adapter(context: click.Context) -> None:
     from hearth.provisioning.deploy import price_note
     from tenants import audit
-    from workers.fleet import adapters as adapter_status
+    from workers.fleet.status import adapters as adapter_status
     from workers.model_sources import adapters
     from workers.model_sources.adapters import AdapterSpec
 

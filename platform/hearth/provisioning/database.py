@@ -191,7 +191,7 @@ def placeholders() -> list[PlaceholderStatus] | None:
 
 def shortages() -> list[str]:
     """Return a sentence for each deployment whose replicas find no slot, or wait for files. Needs :func:`connect`."""
-    from workers.fleet import inventory
+    from workers.fleet.status import inventory
 
     found = ((each.name, each.obstacles) for each in inventory.read().deployments)
     return [f"deployment {name}: {obstacles}" for name, obstacles in found if obstacles]

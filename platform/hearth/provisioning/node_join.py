@@ -17,8 +17,9 @@ from hearth.checks.preflight import PreflightError
 from hearth.environment import JOINED_FILE
 from hearth.provisioning import private_file
 from workers.errors import BadValue
-from workers.fleet import error_text, join_messages
-from workers.fleet.join_messages import Asking, Forged, JoinReply, SealedReply, Token
+from workers.fleet import error_text
+from workers.fleet.joining import join_messages
+from workers.fleet.joining.join_messages import Asking, Forged, JoinReply, SealedReply, Token
 
 TIMEOUT_SECONDS = 30.0
 LONGEST_REPLY_BYTES = 64 * 1024

@@ -16,9 +16,10 @@ from django.db.models import Model, QuerySet
 from catalogue import routing_policy
 from tenants.audit import Actor
 from workers.errors import NotFound
-from workers.fleet import lookup, operations, pools, rollout_status
+from workers.fleet import lookup, operations, pools
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
+from workers.fleet.status import rollout_status
 from workers.fleet.verbs import LEARNED, VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
 from workers.scheduler import scaling_signals

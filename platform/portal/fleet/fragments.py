@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.template.loader import render_to_string
 
-from workers.fleet import inventory
-from workers.fleet.inventory import Fleet
+from workers.fleet.status import inventory
+from workers.fleet.status.inventory import Fleet
 
 
 def fleet_fragments(fleet: Fleet) -> dict[str, str]:

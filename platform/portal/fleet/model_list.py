@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from billing.pricing import prices
 from catalogue.models import Model
 from tenants.models import Tenant
-from workers.fleet import adapters
+from workers.fleet.status import adapters
 from workers.models import Deployment, Replica
 
 

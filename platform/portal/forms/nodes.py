@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from portal.forms.base import PageForm, choice, whole_number
 from workers.errors import BadValue, NotFound, Refused, WorkerError
 from workers.fleet import error_text
-from workers.fleet.node_tokens import DEFAULT_MINUTES, MOST_MINUTES
+from workers.fleet.joining.node_tokens import DEFAULT_MINUTES, MOST_MINUTES
 from workers.models import Pool
 
 

@@ -20,7 +20,7 @@ from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from workers.fleet import inventory
+from workers.fleet.status import inventory
 
 #: Currency of sums over all tenants; every price book is in it.
 PLATFORM_CURRENCY = "USD"

@@ -7,8 +7,8 @@ from django.template.defaultfilters import filesizeformat
 
 from portal.formats.numbers import milliseconds, seconds
 from workers.fleet import lookup
-from workers.fleet.replica_status import ReplicaStatus
-from workers.fleet.slots import SlotStatus
+from workers.fleet.status.replica_status import ReplicaStatus
+from workers.fleet.status.slots import SlotStatus
 from workers.models import Level
 from workers.serving import start_times
 

@@ -37,8 +37,8 @@ from tests import hub
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
 from workers.errors import BadArguments, BadCount, ModelRefused, Refused
-from workers.fleet import inventory
 from workers.fleet.model_options import OptionChange
+from workers.fleet.status import inventory
 from workers.model_sources.source import ModelSpec, deployment_name
 from workers.models import Deployment, Node, Pool, Slot
 from workers.weights import secrets

@@ -27,7 +27,8 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.hearth.cli.conftest import Hearth
 from tests.servers import owner_url
-from workers.fleet import deployments, join_messages, node_roles
+from workers.fleet import deployments
+from workers.fleet.joining import join_messages, node_roles
 from workers.models import Node, NodeToken, Pool
 from workers.scheduler import reconciler
 

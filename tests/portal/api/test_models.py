@@ -25,8 +25,9 @@ from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import MODEL, World
 from workers.errors import BadArguments, Refused
-from workers.fleet import deployments, engine_arguments, inventory, model_options, rollouts
+from workers.fleet import deployments, engine_arguments, model_options, rollouts
 from workers.fleet.model_options import OptionChange
+from workers.fleet.status import inventory
 from workers.model_sources.source import ModelSpec, own_arguments
 from workers.models import Deployment, Pool, Replica, Rollout, Slot
 from workers.weights import secrets

@@ -27,8 +27,9 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.portal.conftest import error_of
 from tests.servers import owner_url
-from workers.fleet import deployments, join_messages, node_roles, node_tokens
-from workers.fleet.join_messages import Forged, SealedReply
+from workers.fleet import deployments
+from workers.fleet.joining import join_messages, node_roles, node_tokens
+from workers.fleet.joining.join_messages import Forged, SealedReply
 from workers.models import Node, NodeToken, Pool
 from workers.scheduler import reconciler
 

@@ -18,8 +18,8 @@ from tests import hub, lora
 from tests.workers.agent_processes import agent_thread, in_state, until
 from tests.workers.conftest import Fleet
 from workers.errors import ModelRefused, Refused
-from workers.fleet import adapters as status
 from workers.fleet import deployments
+from workers.fleet.status import adapters as status
 from workers.model_sources import adapters as sources
 from workers.model_sources.adapters import AdapterSpec
 from workers.models import AdapterLoad, Replica

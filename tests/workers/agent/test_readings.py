@@ -17,7 +17,7 @@ from workers.agent import agent
 from workers.agent.readings.metrics import NodeCollector
 from workers.devices.bounded import BoundedDevices
 from workers.devices.fake import MEMORY_BYTES, FakeDevices
-from workers.fleet import inventory, json_rows, slots
+from workers.fleet.status import inventory, json_rows, slots
 from workers.models import Node, Slot
 from workers.scheduler import reconciler
 

@@ -12,8 +12,9 @@ from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import Ambiguous, BadCount, BadValue, NotFound, Refused
-from workers.fleet import inventory, operations
+from workers.fleet import operations
 from workers.fleet.operations import Effect, ScalingTarget
+from workers.fleet.status import inventory
 from workers.fleet.verbs import VERBS
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, ReplicaEvent, Slot, SlotLease
 from workers.scheduler import reconciler

@@ -10,7 +10,8 @@ from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadCount, BadValue, Conflict, NotFound, Refused
-from workers.fleet import inventory, operations, pools
+from workers.fleet import operations, pools
+from workers.fleet.status import inventory
 from workers.models import Placeholder, Pool, Replica
 from workers.scheduler import reconciler
 

@@ -14,8 +14,9 @@ from tenants.errors import BadName
 from tests.workers.conftest import Fleet, add_node
 from tests.workers.scheduler.rollout.test_rollouts import QUICK, make_ready, serving, to_the_end
 from workers.errors import Refused
-from workers.fleet import deployments, engine_versions, inventory, model_options, rollouts
+from workers.fleet import deployments, engine_versions, model_options, rollouts
 from workers.fleet.model_options import OptionChange
+from workers.fleet.status import inventory
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, Rollout
 from workers.scheduler import reconciler
 from workers.serving import promotion

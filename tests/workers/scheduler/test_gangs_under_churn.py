@@ -14,7 +14,8 @@ from django.db.models.functions import Now
 
 from tenants.audit import SYSTEM
 from tests.workers.conftest import Fleet, add_node
-from workers.fleet import deployments, inventory
+from workers.fleet import deployments
+from workers.fleet.status import inventory
 from workers.models import Deployment, Node, Replica, SlotLease
 from workers.scheduler import reconciler
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, Steps

@@ -17,8 +17,9 @@ from tenants.audit import SYSTEM
 from tests.engines.replica import Client, Replica, running
 from tests.workers.conftest import Fleet
 from workers.agent.probes.http_probe import EngineCounters, parse_load
-from workers.fleet import inventory, operations
+from workers.fleet import operations
 from workers.fleet.operations import ScalingTarget
+from workers.fleet.status import inventory
 from workers.models import Deployment, EngineBoot, LoadCurve
 from workers.models import Replica as ReplicaRow
 from workers.scheduler import load_curves, reconciler, target_learning

@@ -13,7 +13,8 @@ from tests.workers.conftest import Fleet
 from tests.workers.scheduler.scaling_simulation import START, facts_from, tokens
 from tests.workers.scheduler.test_scaling_policy import facts, pool
 from workers.errors import BadValue
-from workers.fleet import inventory, operations
+from workers.fleet import operations
+from workers.fleet.status import inventory
 from workers.models import Deployment, Replica, ScaleDecision
 from workers.scheduler import autoscaler, reconciler, scaling_policy, scaling_signals
 from workers.scheduler.scaling_policy import Memory

@@ -19,7 +19,8 @@ from tests.workers.conftest import Fleet, add_node
 from workers.agent.store.replica_rows import NodeRows
 from workers.devices.provider import Device
 from workers.errors import Refused, Superseded
-from workers.fleet import deployments, inventory, operations
+from workers.fleet import deployments, operations
+from workers.fleet.status import inventory
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import reconciler, slot_leases
 

@@ -11,7 +11,8 @@ from tenants.ids import new_id
 from tests import hub
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.agent.store.replica_rows import NodeRows
-from workers.fleet import deployments, inventory
+from workers.fleet import deployments
+from workers.fleet.status import inventory
 from workers.models import Deployment, Node, Replica, SlotLease, Weights
 from workers.scheduler import reconciler, weights
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, WeightsState

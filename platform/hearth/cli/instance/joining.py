@@ -45,7 +45,7 @@ def token(pool: str, minutes: int, name: str, portal: str, as_json: bool) -> Non
     instance = from_environment()
     with on_database("No token was made"):
         from tenants import audit
-        from workers.fleet import node_tokens
+        from workers.fleet.joining import node_tokens
 
         issued = node_tokens.issue(
             audit.shell("hearth node token"),
@@ -70,7 +70,7 @@ def token(pool: str, minutes: int, name: str, portal: str, as_json: bool) -> Non
 def tokens(as_json: bool) -> None:
     """List the newest 50 tokens, used and ended ones too, without their secrets."""
     with on_database("The tokens cannot be read"):
-        from workers.fleet import node_tokens
+        from workers.fleet.joining import node_tokens
 
         rows = [(each, node_tokens.state_of(each)) for each in node_tokens.newest()]
         shown = [_row(each, state) for each, state in rows]
@@ -87,7 +87,7 @@ def revoke(token: UUID) -> None:
     """End a token. A node that joined with it stays: `hearth node remove` ends that."""
     with on_database("Nothing was revoked"):
         from tenants import audit
-        from workers.fleet import node_tokens
+        from workers.fleet.joining import node_tokens
 
         found = node_tokens.revoke(audit.shell("hearth node revoke"), token)
         state = node_tokens.state_of(found)
@@ -124,7 +124,7 @@ def remove(name: str, yes: bool) -> None:
         click.confirm(f"Remove node {name} for good?", abort=True)
     with on_database("Nothing was removed"):
         from tenants import audit
-        from workers.fleet import node_joining
+        from workers.fleet.joining import node_joining
 
         removed = node_joining.remove(audit.shell("hearth node remove"), name)
     click.echo(f"Node {removed.node} is removed; {removed.replicas} of its replicas had not ended.")

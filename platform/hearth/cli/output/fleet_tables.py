@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from hearth.cli.output.text_table import duration, gigabytes, mebibytes, table
-from workers.fleet import history, inventory, json_rows, rollout_status, scrape_targets, staged
-from workers.fleet.inventory import Fleet
-from workers.fleet.json_rows import Row
+from workers.fleet import scrape_targets
+from workers.fleet.status import history, inventory, json_rows, rollout_status, staged
+from workers.fleet.status.inventory import Fleet
+from workers.fleet.status.json_rows import Row
 from workers.serving import placeholder_costs
 
 #: A cell: the name of a value of the row, a format of several, or a function of the row.

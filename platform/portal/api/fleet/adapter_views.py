@@ -13,8 +13,8 @@ from rest_framework.views import APIView
 from catalogue.models import Model
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
-from workers.fleet import adapters
-from workers.fleet.adapters import AdapterOnReplica, AdapterStatus
+from workers.fleet.status import adapters
+from workers.fleet.status.adapters import AdapterOnReplica, AdapterStatus
 from workers.model_sources import adapters as sources
 from workers.model_sources.adapters import AdapterSpec
 

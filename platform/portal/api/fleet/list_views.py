@@ -24,7 +24,8 @@ from portal.api.fleet.serializers import (
 )
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
-from workers.fleet import history, placeholders, rollout_status, scrape_targets, slots
+from workers.fleet import scrape_targets
+from workers.fleet.status import history, placeholders, rollout_status, slots
 from workers.models import Level, Placeholder, Rollout, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 

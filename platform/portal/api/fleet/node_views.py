@@ -21,9 +21,9 @@ from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import networks
-from workers.fleet import join_messages, node_joining, node_tokens
-from workers.fleet.join_messages import SignedRequest
-from workers.fleet.node_joining import NotAdmitted, Removed
+from workers.fleet.joining import join_messages, node_joining, node_tokens
+from workers.fleet.joining.join_messages import SignedRequest
+from workers.fleet.joining.node_joining import NotAdmitted, Removed
 from workers.models import NodeToken
 
 LONGEST_BODY_BYTES = 2 * join_messages.LONGEST_REQUEST

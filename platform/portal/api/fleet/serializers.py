@@ -12,16 +12,17 @@ from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
 from portal.api.fleet.target_serializers import TargetStatusSerializer
 from workers.devices.provider import Reading
-from workers.fleet import history, inventory, placeholders, pools, slots
-from workers.fleet.certificate_status import CertificateStatus
+from workers.fleet import pools
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
-from workers.fleet.pool_status import NodeStatus, PoolStatus, SlotGroup
 from workers.fleet.pools import dollars
-from workers.fleet.replica_status import ReplicaStatus
-from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
-from workers.fleet.weights import WeightsStatus
+from workers.fleet.status import history, inventory, placeholders, slots
+from workers.fleet.status.certificate_status import CertificateStatus
+from workers.fleet.status.pool_status import NodeStatus, PoolStatus, SlotGroup
+from workers.fleet.status.replica_status import ReplicaStatus
+from workers.fleet.status.rollout_status import RolloutStatus
+from workers.fleet.status.weights import WeightsStatus
 from workers.models import Level, Slot
 from workers.scheduler import scaling_signals
 from workers.scheduler.scaling_signals import Objectives

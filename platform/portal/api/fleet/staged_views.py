@@ -10,8 +10,8 @@ from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly
 from portal.api.openapi_parameters import error_responses
-from workers.fleet import staged
-from workers.fleet.staged import StagedStatus
+from workers.fleet.status import staged
+from workers.fleet.status.staged import StagedStatus
 
 
 class StagedSerializer(serializers.Serializer[StagedStatus]):

@@ -6,8 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from workers.fleet.load_targets import TargetStatus
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_TARGET_TOKENS
+from workers.fleet.status.load_targets import TargetStatus
 from workers.scheduler.target_learning import Point
 
 

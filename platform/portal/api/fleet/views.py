@@ -35,8 +35,9 @@ from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.api.text_body import TextParser
 from tenants.audit import Actor
 from workers.errors import NotFound
-from workers.fleet import inventory, lookup, operations
+from workers.fleet import lookup, operations
 from workers.fleet.operations import Effect, ScalingTarget
+from workers.fleet.status import inventory
 from workers.fleet.verbs import VERBS
 
 

@@ -17,7 +17,8 @@ from portal.pages.base import operator_page, show
 from portal.reporting.placeholder_costs_csv import CSV_HEADER, csv_rows
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
-from workers.fleet import error_text, inventory
+from workers.fleet import error_text
+from workers.fleet.status import inventory
 from workers.serving import placeholder_costs as costs
 
 #: Days on the page of costs.

@@ -18,7 +18,9 @@ from portal.forms.nodes import NodeTokenForm, RemoveNodeForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import errors as tenants
 from workers.errors import NotFound, WorkerError
-from workers.fleet import error_text, inventory, lookup, node_joining, node_tokens
+from workers.fleet import error_text, lookup
+from workers.fleet.joining import node_joining, node_tokens
+from workers.fleet.status import inventory
 from workers.models import Node, NodeToken
 
 SENT_TWICE = "This form was sent twice: one token was made. Revoke it and make another one if its command is lost."

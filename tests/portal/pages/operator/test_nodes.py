@@ -13,7 +13,9 @@ from django.test import Client
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, User
 from tests.portal.fixtures import World
-from workers.fleet import deployments, inventory, join_messages
+from workers.fleet import deployments
+from workers.fleet.joining import join_messages
+from workers.fleet.status import inventory
 from workers.models import Node, NodeCertificate, NodeToken
 
 SignIn = Callable[[User], Client]

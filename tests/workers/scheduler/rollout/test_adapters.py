@@ -14,8 +14,8 @@ from tests import lora
 from tests.workers.conftest import Fleet
 from tests.workers.scheduler.rollout.test_rollouts import QUICK, kinds, make_ready, other_revision, to_the_end
 from workers.errors import Refused
-from workers.fleet import adapters as status
 from workers.fleet import deployments, rollouts
+from workers.fleet.status import adapters as status
 from workers.model_sources import adapters
 from workers.model_sources.adapters import AdapterSpec
 from workers.models import AdapterLoad, Replica, Rollout

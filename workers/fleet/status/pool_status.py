@@ -12,11 +12,11 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, F, Prefetch, Q
 from django.db.models.functions import Now
 
-from workers.fleet.certificate_status import CertificateStatus
 from workers.fleet.lookup import short
-from workers.fleet.placeholders import PlaceholderStatus
-from workers.fleet.replica_status import ReplicaStatus
-from workers.fleet.slots import SlotStatus, slot_rows, slot_status
+from workers.fleet.status.certificate_status import CertificateStatus
+from workers.fleet.status.placeholders import PlaceholderStatus
+from workers.fleet.status.replica_status import ReplicaStatus
+from workers.fleet.status.slots import SlotStatus, slot_rows, slot_status
 from workers.models import Node, Placeholder, Pool, Slot, SlotLease
 
 _EVICTING = Placeholder.State.EVICTING

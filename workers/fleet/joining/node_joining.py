@@ -13,8 +13,9 @@ from django.db.models.functions import Now
 from tenants import audit
 from tenants.audit import Actor
 from workers.errors import Refused, WorkerError
-from workers.fleet import deployments, join_messages, lookup, node_roles, node_tokens
-from workers.fleet.join_messages import Forged, JoinReply, JoinRequest, SealedReply, SignedRequest
+from workers.fleet import deployments, lookup
+from workers.fleet.joining import join_messages, node_roles, node_tokens
+from workers.fleet.joining.join_messages import Forged, JoinReply, JoinRequest, SealedReply, SignedRequest
 from workers.models import Node, NodeCertificate, NodeToken, Placeholder, Pool, Replica, ReplicaEvent, Slot
 from workers.scheduler import reconciler, slot_leases
 from workers.serving import endpoints

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from workers.fleet.pool_status import PoolStatus
-from workers.fleet.replica_status import ReplicaStatus
+from workers.fleet.status.pool_status import PoolStatus
+from workers.fleet.status.replica_status import ReplicaStatus
 from workers.models import Deployment, LoadCurve, Replica
 from workers.scheduler import load_curves
 from workers.scheduler.target_learning import Curve

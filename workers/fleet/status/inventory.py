@@ -17,15 +17,16 @@ from django.db.models import Prefetch, Q
 from catalogue import routing_policy
 from catalogue.routing_policy import Comparison, RoutingPolicy
 from workers.engines.driver import named_version
-from workers.fleet import engine_versions, history, load_targets, rollout_status, staged, weights
-from workers.fleet.history import Decision
-from workers.fleet.load_targets import TargetStatus
-from workers.fleet.placeholders import PlaceholderStatus, placeholder_rows, placeholder_status
-from workers.fleet.pool_status import NodeStatus, PoolStatus, pool_statuses
-from workers.fleet.replica_status import ReplicaStatus, holds_slot, replica_rows, replica_status
-from workers.fleet.rollout_status import RolloutStatus
-from workers.fleet.staged import StagedStatus
-from workers.fleet.weights import WeightsStatus
+from workers.fleet import engine_versions
+from workers.fleet.status import history, load_targets, rollout_status, staged, weights
+from workers.fleet.status.history import Decision
+from workers.fleet.status.load_targets import TargetStatus
+from workers.fleet.status.placeholders import PlaceholderStatus, placeholder_rows, placeholder_status
+from workers.fleet.status.pool_status import NodeStatus, PoolStatus, pool_statuses
+from workers.fleet.status.replica_status import ReplicaStatus, holds_slot, replica_rows, replica_status
+from workers.fleet.status.rollout_status import RolloutStatus
+from workers.fleet.status.staged import StagedStatus
+from workers.fleet.status.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
 from workers.scheduler import scaling_signals
 from workers.scheduler.scaling_signals import Objectives

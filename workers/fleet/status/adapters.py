@@ -13,8 +13,9 @@ from catalogue import engine_options
 from catalogue.models import Model, ModelRevision
 from tenants.models import Tenant
 from workers.engines.arguments import commit_of
-from workers.fleet import rollouts, weights
+from workers.fleet import rollouts
 from workers.fleet.lookup import short
+from workers.fleet.status import weights
 from workers.models import AdapterLoad, Deployment, Replica
 from workers.scheduler.adapters import takers
 

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from workers.fleet.history import Transition
 from workers.fleet.lookup import short
-from workers.fleet.placeholders import STATE_AGE, age_seconds
+from workers.fleet.status.history import Transition
+from workers.fleet.status.placeholders import STATE_AGE, age_seconds
 from workers.models import Replica, SlotLease
 from workers.scheduler.reconciler import ENDED
 from workers.serving.start_times import Parts

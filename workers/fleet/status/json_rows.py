@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from workers.fleet.certificate_status import CertificateStatus
-from workers.fleet.inventory import Fleet
 from workers.fleet.lookup import short
 from workers.fleet.pools import dollars
-from workers.fleet.rollout_status import RolloutStatus
 from workers.fleet.scrape_targets import ScrapeTarget
-from workers.fleet.staged import StagedStatus
+from workers.fleet.status.certificate_status import CertificateStatus
+from workers.fleet.status.inventory import Fleet
+from workers.fleet.status.rollout_status import RolloutStatus
+from workers.fleet.status.staged import StagedStatus
 from workers.models import Slot
 from workers.serving import start_times
 from workers.serving.placeholder_costs import PlaceholderCost

@@ -21,7 +21,8 @@ from django.db.models.functions import Now
 from tenants import audit
 from tenants.audit import Actor
 from workers.errors import BadCount, BadValue, NotFound, Refused
-from workers.fleet import join_messages, lookup
+from workers.fleet import lookup
+from workers.fleet.joining import join_messages
 from workers.models import NodeToken
 
 DEFAULT_MINUTES = 15
