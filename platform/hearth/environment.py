@@ -394,8 +394,8 @@ class TraceSettings(_Settings):
     traces_exporter: Literal["none", "otlp"] = Field(
         default="none",
         validation_alias="OTEL_TRACES_EXPORTER",
-        description="`otlp`: gateway and inference send [traces of requests](operations.md#traces), and engines that "
-        "start from then on join them. Off, because it needs a receiver.",
+        description="`otlp`: gateway and inference send [traces of requests](operations/monitoring.md#traces), and "
+        "engines that start from then on join them. Off, because it needs a receiver.",
     )
     traces_sampler_arg: float = Field(
         default=1.0,

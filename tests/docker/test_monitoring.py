@@ -1,4 +1,4 @@
-"""Alerts and boards: their expressions are PromQL, over metrics and labels that docs/operations.md describes."""
+"""Alerts and boards: their expressions are PromQL, over metrics and labels that operations/monitoring.md describes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ BOARDS = sorted(path.name for path in FOLDER.glob("*.json"))
 
 
 def described() -> dict[str, set[str]]:
-    """Return the labels of each metric in the tables of docs/operations.md."""
-    rows = re.findall(r"^\| `(hearth_\w+)` \|([\w, ]*)\|", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    """Return the labels of each metric in the tables of docs/operations/monitoring.md."""
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
+    rows = re.findall(r"^\| `(hearth_\w+)` \|([\w, ]*)\|", page, re.MULTILINE)
     return {name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in rows}
 
 

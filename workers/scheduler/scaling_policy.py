@@ -1,7 +1,7 @@
 """Decide how many replicas a deployment should have, from facts alone: no database, no clock.
 
 The same facts give the same decision, and each decision is stored with its facts. The formulas, with an example, are
-in ``docs/operations.md``.
+in ``docs/operations/scaling.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What engines report that calls for replicas beside tokens in flight: full KV caches, and a late first token.
 
-Decided from facts alone: no database, no clock. The formulas, with an example, are in ``docs/operations.md``.
+Decided from facts alone: no database, no clock. The formulas, with an example, are in ``docs/operations/scaling.md``.
 """
 
 from __future__ import annotations

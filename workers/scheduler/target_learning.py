@@ -2,7 +2,7 @@
 
 A window measures one load and the rate of tokens at it. Windows of like loads are one point of a curve. The target is
 the lowest load at which the rate is close to the highest one: more load than that only makes requests wait longer. The
-rules, with an example, are in ``docs/operations.md``.
+rules, with an example, are in ``docs/operations/scaling.md``.
 """
 
 from __future__ import annotations

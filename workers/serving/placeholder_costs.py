@@ -1,6 +1,6 @@
 """What the placeholders of each pool cost on each day, and what they saved: from rows alone, so no restart matters.
 
-Times are seconds, days are those of UTC. How each figure is computed is in ``docs/operations.md``.
+Times are seconds, days are those of UTC. How each figure is computed is in ``docs/operations/scaling.md``.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def of_nodes(connection: psycopg.Connection[tuple[object, ...]]) -> Iterator[Fin
             yield Finding(
                 f"The certificate of node {name}: {status.problem}.",
                 "Its agent and a control role with the authority must run and reach the database; their logs say why a "
-                "request is not made or not signed (docs/operations.md, Certificates).",
+                "request is not made or not signed (docs/operations/people-and-secrets.md, Certificates).",
             )
 
 

@@ -68,7 +68,8 @@ def measure_routing(
     """Route a part of a deployment's conversations by one policy and the rest by another, and report what each did.
 
     Every conversation stays with one policy. The comparison ends by itself, also without this command; Ctrl-C ends it.
-    Then gateways route by the deployment's own policy again. docs/operations.md explains policies and the report.
+    Then gateways route by the deployment's own policy again. docs/operations/routing.md explains policies and the
+    report.
 
     \b
     Example:

@@ -24,7 +24,7 @@ def month() -> None:
     """List, close and reopen billing months.
 
     Closing freezes the lines of a tenant's statement, taken from the ledger. Usage that arrives later is an adjustment
-    on the next month. docs/operations.md, Closing a month, says more.
+    on the next month. docs/operations/usage.md, Closing a month, says more.
     """
 
 

@@ -42,7 +42,7 @@ def reconcile(
     The books are the ledger, the roll-ups, and the frozen lines of closed months, which must equal the ledger.
 
     Exit status 1 if a token or an amount is missing or too many: it says where, and which requests to look at.
-    docs/operations.md, section "Proof from the engines", explains the results.
+    docs/operations/usage.md, section "Proof from the engines", explains the results.
     """
     with on_database("Usage cannot be compared"):
         from reconciliation import report, run

@@ -41,7 +41,7 @@ def retention(as_json: bool, **given: int | str | None) -> None:
     """Show what would be deleted now because of its age, and when the oldest record that stays goes.
 
     Deletes nothing: the control role does that every hour. Options change the policy; `forever` keeps a kind for ever.
-    The ledger, roll-ups and statements always stay. docs/operations.md says what each kind covers.
+    The ledger, roll-ups and statements always stay. docs/operations/usage.md says what each kind covers.
     """
     changes = {name: None if value == FOR_EVER else value for name, value in given.items() if value is not None}
     with on_database("The policy is not changed" if changes else "The policy cannot be read"):

@@ -38,8 +38,8 @@ def explain_route(
     """Show each replica's cost for a request, term by term, and which term decided.
 
     REQUEST_ID is the x-request-id of a recent response. Gateways keep their last 4,000 decisions together, for an hour
-    after the last. A request that was tried on several replicas has several decisions. docs/operations.md explains the
-    terms.
+    after the last. A request that was tried on several replicas has several decisions.
+    docs/operations/routing.md explains the terms.
 
     With --body it shows how the gateways of this host would decide now. Nothing is sent, and nothing changes.
 

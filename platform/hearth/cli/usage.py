@@ -21,7 +21,7 @@ MIB = 1 << 20
 def usage() -> None:
     """Show how requests are stored: in partitions by day, and in the files of days that were retired.
 
-    `hearth retention` says how long they are kept. docs/operations.md, How long records are kept, says more.
+    `hearth retention` says how long they are kept. docs/operations/usage.md, How long records are kept, says more.
     """
 
 

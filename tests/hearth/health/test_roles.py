@@ -73,7 +73,7 @@ def test_every_role_shows_what_it_counts_with_names_and_units_as_prometheus_want
 
 
 def test_every_metric_is_documented_and_every_documented_one_is_there(instance: Instance) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
     documented = set(re.findall(r"^\| `(hearth_\w+)`", page, re.MULTILINE))
     shown = {
         f"{family.name}_total" if family.type == "counter" else family.name

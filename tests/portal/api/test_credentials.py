@@ -36,7 +36,7 @@ def test_the_documented_commands_make_an_operator_with_a_token_and_an_owner(
     call_command("createsuperuser", "--noinput", "--username", "grace", "--email", "grace@example.com", verbosity=0)
     answer = APIClient().post("/api/v1/tokens", {"username": "grace", "password": PASSWORD}, format="json")
     assert bearer(answer.json()["secret"]).get("/api/v1/tenants").status_code == 200
-    documented = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    documented = (Path(__file__).parents[3] / "docs" / "operations" / "people-and-secrets.md").read_text()
     called = next(line for line in documented.splitlines() if "hearth manage members set" in line)
     call_command(*called.partition("hearth manage ")[2].partition("#")[0].split(), stdout=StringIO())
     assert Membership.objects.get(user__username="mary", tenant=world.acme.tenant).role == Membership.Role.OWNER

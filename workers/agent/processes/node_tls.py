@@ -87,7 +87,10 @@ class NodeTls:
     def blocked_by(self) -> str:
         """Return why no engine can start with TLS now; empty if one can."""
         if self._context is None:
-            return "this node has no certificate yet: the control role signs it (docs/operations.md#certificates)"
+            return (
+                "this node has no certificate yet: the control role signs it "
+                "(docs/operations/people-and-secrets.md#certificates)"
+            )
         gateway = gateway_load.without_tls()
         if gateway is not None:
             return f"gateway {gateway} cannot speak TLS: upgrade it, or import all secrets on its machine"
