@@ -93,7 +93,8 @@ def test_the_line_of_a_field_is_found_again_after_reading() -> None:
 def test_the_schema_is_valid_and_accepts_the_examples_of_the_documentation(tmp_path: Path) -> None:
     schema_file = tmp_path / "schema.json"
     schema_file.write_text(json.dumps(schema.json_schema()))
-    text = (Path(__file__).parents[4] / "docs" / "operations" / "models.md").read_text()
+    chapters = Path(__file__).parents[4] / "docs" / "operations"
+    text = "".join((chapters / name).read_text() for name in ("models.md", "rollouts.md"))
     examples = [part.split("```")[0] for part in text.split("```yaml fleet\n")[1:]]
     first, second = (reading.read(example).deployments[0] for example in examples)
     assert (first.drain_seconds, second.rollout.canaries[0].contains) == (120, "Paris")
