@@ -136,7 +136,7 @@ def rows(world: World) -> dict[str, str]:
 
 
 #: Parameters of addresses for operators only.
-FLEETS = ("token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret")
+FLEETS = ("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret")
 
 
 def read(client: Client, paths: list[str]) -> dict[str, int]:
