@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly
 from portal.api.openapi_parameters import error_responses
+from portal.formats.query_params import text
 from workers.fleet.pools import dollars
 from workers.serving import placeholder_costs
 from workers.serving.placeholder_costs import MOST_DAYS, PlaceholderCost
@@ -61,7 +62,7 @@ class PlaceholderCostsView(APIView):
         for name in request.query_params:
             if name not in {"days", "pool"}:
                 raise ValidationError({name: "There is no such parameter."})
-        found = placeholder_costs.newest(_days_of(request), request.query_params.get("pool"))
+        found = placeholder_costs.newest(_days_of(request), text(request.query_params, "pool"))
         return Response({"data": [PlaceholderCostSerializer(each).data for each in found]})
 
 
