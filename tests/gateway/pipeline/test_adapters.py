@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.db.models.functions import Now
+from django.utils import timezone
 
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
+from billing.pricing import prices
+from billing.pricing.rating import Rates
+from billing.reports import statements
 from catalogue import adapters, registry
 from catalogue.adapters import Adapter
 from catalogue.models import Model, ModelRevision
 from catalogue.registry import Description
+from tenants.ids import TenantId, created_at
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
+from tests.gateway.fixtures.budget import CHARGED_PICO, body, budgeted
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 from workers.models import AdapterLoad, Deployment, ScaleDecision
@@ -29,6 +35,8 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 either_way = pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 NAME, NOTHING = f"{MODEL}:tone", f"{MODEL}:none"
+#: Another price than its base has.
+TONE_RATES = Rates(prompt_pico=300_000, cached_prompt_pico=30_000, completion_pico=900_000)
 #: Every path that names a model in its body, with what else it needs.
 PATHS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO["messages"]},
@@ -157,6 +165,34 @@ async def test_without_lora_in_its_base_an_adapter_fails_at_once(gateway: Gatewa
     found = await gateway.ask({**HELLO, "model": NAME})
     assert told(found) == (503, "adapter_not_loaded")
     assert "retry-after" not in found.answer_headers
+
+
+async def test_an_adapter_has_its_own_price_on_the_statement_and_its_base_the_other(gateway: Gateway) -> None:
+    await loaded(gateway)
+    limit_pico = 10**12
+    books = await budgeted(gateway, limit_pico)
+    await books.keep()
+    unpriced = await gateway.ask(body(model=NAME))
+    assert told(unpriced) == (503, "price_missing")
+
+    def price() -> None:
+        prices.set_price(OPERATOR, prices.ensure_price_book(), NAME, TONE_RATES)
+
+    await in_database(price)
+    acme = gateway.world.acme.tenant.id
+    await until(lambda: gateway.runtime.feed.snapshot.prices.at(acme, NAME, timezone.now()))
+    assert (await gateway.ask(body(model=NAME))).status == 200
+    assert (await gateway.ask(body())).status == 200
+    tone_pico = 8 * 300_000 + 4 * 30_000 + 3 * 900_000
+    await until(lambda: books.left() == limit_pico - CHARGED_PICO - tone_pico)
+    await books.keep()
+    started = created_at(gateway.starts()[-1].request_id)
+    found = await in_database(lambda: statements.statement(TenantId(acme), started.year, started.month))
+    assert found.equals_ledger
+    amounts: dict[str, int] = {}
+    for line in found.lines:
+        amounts[line.model_name] = amounts.get(line.model_name, 0) + line.amount_pico
+    assert amounts == {MODEL: CHARGED_PICO, NAME: tone_pico}
 
 
 async def test_a_request_for_an_adapter_wakes_its_base_from_zero(gateway: Gateway) -> None:
