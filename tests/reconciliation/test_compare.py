@@ -13,17 +13,19 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
-from billing.ledger import partitions
+from billing.ledger import ledger, partitions
+from billing.ledger.ledger import Posting
 from billing.ledger.usage_rows import UsageRow
 from billing.models import BootUsage, LedgerEntry, MonthLine, UsageRecord, UsageRollup
-from billing.months import closing
+from billing.months import closing, reopening
 from billing.pricing.prices import DEMO_RATES
 from billing.reports.statements import Month
 from reconciliation import boots, closed_months, report, run, tasks
 from reconciliation.models import BookGap, BootResult, Comparison
-from tenants.audit import SYSTEM
+from tenants.audit import SYSTEM, Actor
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
+from tests.billing.agreed_plans import assign_from, plan_from
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store
 from tests.workers.conftest import Fleet
@@ -32,6 +34,7 @@ from workers.models import EngineBoot, Replica
 pytestmark = pytest.mark.django_db
 
 NOW = dt.timedelta(0)
+ADA, EVE = Actor(kind="user", name="ada"), Actor(kind="user", name="eve")
 ACME = TenantId(new_id())
 
 
@@ -195,6 +198,27 @@ def test_a_closed_month_equals_the_ledger_and_a_changed_line_is_a_gap() -> None:
         line.unit_price_pico,
     )
     assert report.read().books[0].tenant == "acme"
+
+
+def test_a_closed_month_with_terms_equals_the_ledger_and_a_posting_without_a_line_is_a_gap() -> None:
+    acme = Tenant.objects.create(slug="acme", name="Acme", created_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    march = dt.datetime(2026, 3, 16, 12, 0, tzinfo=dt.UTC)
+    later, month = march + dt.timedelta(days=60), Month(tenant=acme, year=2026, month=3)
+    price_from(march - dt.timedelta(days=30), DEMO_RATES)
+    store(row_at(march, TenantId(acme.id)))
+    first = dt.date(2026, 3, 1)
+    assign_from(first, acme, plan_from(first, {"discounts": [{"percent": 10}], "minimum": "2.00"}))
+    closing.close(SYSTEM, month)
+    reopening.request(ADA, month, "a wrong discount")
+    reopening.confirm(EVE, month)
+    closed, _ = closing.close(SYSTEM, month)
+    assert closed.terms_lines.count() == 2
+    assert (closed_months.compare(later), BookGap.objects.count()) == (1, 0)
+    stray = Posting(tenant_id=acme.id, currency="USD", amount_pico=7, terms=f"{closed.id}:9")
+    ledger.post([stray])
+    closed_months.compare(later)
+    gap = BookGap.objects.get()
+    assert (gap.month, gap.book, int(gap.usage_pico - gap.book_pico)) == ("2026-03", "closed month", 7)
 
 
 def test_a_tick_that_follows_another_compares_nothing(boot: EngineBoot) -> None:
