@@ -280,8 +280,10 @@ def adapter_not_loaded(model: str, retry_after_seconds: float | None) -> Unavail
         f"The adapter {model!r} cannot be loaded: the engines of its base refuse it, or its files are missing. Nothing "
         "was charged. The operator sees why on the page Models, and must mend it."
     )
-    headers: Headers = [(b"x-should-retry", b"false")]
-    if retry_after_seconds is not None:
+    headers: Headers = []
+    if retry_after_seconds is None:
+        headers.append((b"x-should-retry", b"false"))
+    else:
         seconds = _whole_seconds(retry_after_seconds)
         message += f" The next attempt is in {seconds} {_plural(seconds)}."
         headers.append(_retry_after(retry_after_seconds))

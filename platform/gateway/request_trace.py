@@ -19,6 +19,8 @@ from tenants.snapshot.snapshot import Caller
 #: In the order in which a request may pass them; one that waits or tries again passes some of them more than once.
 StageName = Literal["authenticate and parse", "cache lookup", "admission", "coalescing", "queue", "stream"]
 Value = str | int | float | bool
+#: A request that waits passes some stages again with each try.
+MOST_STAGES = 64
 
 
 class Stage(msgspec.Struct, kw_only=True, eq=False):
@@ -82,9 +84,17 @@ class RequestTrace(msgspec.Struct, kw_only=True, eq=False):
     finished: bool = False
 
     def enter(self, name: StageName) -> Stage:
-        """Begin a stage, which ends the one before; return it."""
+        """Begin a stage, which ends the one before; return it. A request that looks again is still in the same one.
+
+        Beyond MOST_STAGES the last one goes on, because a request may wait for an hour.
+        """
+        last = self.stages[-1] if self.stages else None
+        if last is not None and (last.name == name or len(self.stages) >= MOST_STAGES):
+            last.ended = None
+            return last
         now = time.perf_counter()
-        self._end_stage(now)
+        if last is not None:
+            self._end_stage(now)
         stage = Stage(name=name, started=now)
         self.stages.append(stage)
         return stage

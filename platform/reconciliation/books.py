@@ -43,8 +43,11 @@ def compare(now: datetime, since: datetime | None = None) -> int:
     Returns how many sums were compared.
     """
     first = partitions.month_of(since) if since is not None else _first(now)
-    months = [month for month in _whole_months() if first <= month <= partitions.month_of(now)]
+    whole = _whole_months()
+    months = [month for month in whole if first <= month <= partitions.month_of(now)]
     compared = 0
+    # Of a month that was retired in part nothing can be compared any more.
+    BookGap.objects.exclude(book=BookGap.Book.MONTHS).exclude(month__in=[str(month) for month in whole]).delete()
     for month in months:
         sums, gaps = _compare(month)
         compared += sums

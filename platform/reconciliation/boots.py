@@ -73,7 +73,7 @@ def _compare(boot_id: UUID, now: dt.datetime, settle: dt.timedelta) -> None:
     before = BootResult.objects.filter(boot=boot).first()
     found = _evidence(boot)
     judged = _judge(boot, found, before, now, settle)
-    if judged.lost.tokens:
+    if judged.lost.tokens and boot.ended_at is not None and now - boot.ended_at >= SETTLE:
         _record_lost(boot, judged.lost)
     values = {
         "state": judged.state,
@@ -84,7 +84,7 @@ def _compare(boot_id: UUID, now: dt.datetime, settle: dt.timedelta) -> None:
         "note": judged.note[:500],
         "compared_at": now,
     }
-    if before is None or before.marked_at is None or now - before.marked_at >= settle:
+    if before is None or before.marked_at is None or now - before.marked_at >= max(settle, SETTLE):
         values |= {
             "marked_at": now,
             "marked_counted_tokens": found.counted.tokens,
@@ -101,7 +101,7 @@ def _judge(
     if boot.ended_at is None:
         if before is None or before.marked_at is None or boot.counted_at is None:
             return Verdict(state="running")
-        if boot.counted_at - before.marked_at < settle:  # the agent is silent, or the mark is young
+        if boot.counted_at - before.marked_at < max(settle, SETTLE):  # the agent is silent, or the mark is young
             return Verdict(
                 state=before.state if before.state == "gap" else "running",  # type: ignore[arg-type]
                 gap_tokens=before.gap_tokens,

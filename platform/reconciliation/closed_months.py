@@ -56,12 +56,12 @@ _SUMS = """
 
 
 def compare(now: datetime, since: datetime | None = None) -> int:
-    """Compare the closed months that ended after ``since``, else within COMPARED; replace their gaps.
+    """Compare the closed months that ended within COMPARED, or after an earlier ``since``; replace all gaps.
 
     Returns how many were compared. A month that was reopened has no gap.
     """
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(_SUMS, [since or now - COMPARED])
+        cursor.execute(_SUMS, [min(since or now, now - COMPARED)])
         rows = cursor.fetchall()
         BookGap.objects.filter(book=_BOOK).delete()
         BookGap.objects.bulk_create(

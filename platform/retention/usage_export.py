@@ -18,6 +18,7 @@ from typing import IO
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import QuerySet
 from psycopg import sql
 
 from billing.ledger.partitions import PARENT, Partition
@@ -63,6 +64,8 @@ def ensure(partition: Partition) -> UsageExport | None:
         rows = _rows(partition)
         if not rows:
             return None
+        if unrated := _unrated(partition):
+            raise NotExported(partition.name, f"{unrated} of its requests have no price yet: set one of their model")
         earlier = UsageExport.objects.filter(partition=partition.table)
         for found in earlier.filter(retired_at=None, rows=rows, node=settings.NODE_NAME):
             if not fault(found):
@@ -95,8 +98,16 @@ def fault(export: UsageExport) -> str:
 
 
 def _rows(partition: Partition) -> int:
-    within = UsageRecord.objects.filter(id__gte=first_id_at(partition.begin), id__lt=first_id_at(partition.end))
-    return within.count()
+    return _within(partition).count()
+
+
+def _within(partition: Partition) -> QuerySet[UsageRecord]:
+    return UsageRecord.objects.filter(id__gte=first_id_at(partition.begin), id__lt=first_id_at(partition.end))
+
+
+def _unrated(partition: Partition) -> int:
+    """Return how many requests are charged once their model has a price, which the file would lack."""
+    return _within(partition).filter(amount_pico=None, purpose=UsageRecord.Purpose.TENANT).count()
 
 
 def _new_path(partition: Partition) -> Path:

@@ -136,3 +136,12 @@ def test_no_process_changes_an_export(acme: Tenant, as_app: Callable[[], None]) 
         UsageExport.objects.update(sha256="0" * 64)
     with pytest.raises(IntegrityError), transaction.atomic():
         UsageExport.objects.all().delete()
+
+
+def test_a_day_with_a_request_that_has_no_price_yet_is_not_exported(acme: Tenant, folder: Path) -> None:
+    UsageRecord.objects.filter(id=UsageRecord.objects.earliest("id").id).update(
+        amount_pico=None, price_version_id=None, currency=""
+    )
+    with pytest.raises(NotExported, match="1 of its requests have no price yet"):
+        usage_export.ensure(DAY)
+    assert not UsageExport.objects.exists()

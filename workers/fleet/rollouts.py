@@ -100,6 +100,8 @@ def begin(
         most_serving=serving.count(),
         started_by=actor.name[:200],
     )
+    if earlier is not None and earlier.earlier_pools is not None:
+        row.earlier_pools = earlier.earlier_pools  # what serves now was there before both
     policy = rollout_policy.read(deployment.rollout)
     if obstacle := reconciler.obstacle(row, policy.max_unavailable):
         instead = "free slots, or let more replicas be missing (max_unavailable of the deployment's rollout policy)"

@@ -23,7 +23,7 @@ from billing.plans import terms as documents
 from billing.plans.terms import Terms
 from tenants import audit
 from tenants.audit import Actor
-from tenants.errors import BadName, NotFound
+from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.models import Tenant
 from tenants.registry import SLUG
 
@@ -150,6 +150,23 @@ def assign(actor: Actor, tenant: Tenant, name: str | None, from_month: date) -> 
         after={"plan": name, "from_month": f"{from_month:%Y-%m}"},
     )
     return row
+
+
+def require_no_mention(model_name: str, new_name: str) -> None:
+    """Raise NotAllowed if the present or later terms of an assigned plan are about a model and not about its new name.
+
+    Lines have the name under which requests ran, so these terms would end without a word.
+    """
+    for plan in Plan.objects.filter(tenants__isnull=False).distinct().order_by("name"):
+        now = _version(plan, (timezone.now() - EARLIEST_ZONE).date())
+        since = now.from_month if now else date.min
+        for version in plan.versions.filter(from_month__gte=since).order_by("from_month"):
+            terms = documents.read(version.terms)
+            for scope in (*terms.allowances, *terms.tiers, *terms.discounts):
+                if model_name in scope.models and new_name not in scope.models:
+                    named = f"named by the terms of plan {plan.name!r} from {version.from_month:%Y-%m}"
+                    mend = f"set terms from a later month that name {new_name!r} too"
+                    raise NotAllowed("model", model_name, f"{named}: {mend}")
 
 
 def versions(plan: Plan) -> list[PlanVersion]:

@@ -19,6 +19,8 @@ from billing.pricing.classes import PER_REQUEST, LineClass
 
 #: The most entries of a list.
 MOST = 50
+#: The most allowances. Shares are exact fractions, which grow with each allowance that overlaps others.
+MOST_ALLOWANCES = 8
 MOST_TOKENS = 10**18
 HUNDRED_PERCENT = 10_000
 
@@ -77,7 +79,7 @@ class Discount(_Scoped, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a plan changes in a month at list prices."""
 
-    allowances: Annotated[list[Allowance], Meta(max_length=MOST)] = []
+    allowances: Annotated[list[Allowance], Meta(max_length=MOST_ALLOWANCES)] = []
     tiers: Annotated[list[Tiers], Meta(max_length=MOST)] = []
     discounts: Annotated[list[Discount], Meta(max_length=MOST)] = []
     minimum: Annotated[Amount, Meta(description="What a month costs at least.")] = "0"

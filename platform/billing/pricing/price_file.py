@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 from uuid import UUID
 
 from django.db import transaction
@@ -25,10 +25,13 @@ from billing.pricing.rating import Rates
 from catalogue.models import Model
 from tenants.audit import Actor
 from tenants.models import Tenant
+from tenants.registry import SLUG
 
 MAX_BYTES = 512 << 10
 MAX_ROWS = 2000
 LONGEST_NAME = 200
+#: A later moment is a slip, and the last years of the calendar cannot be stored in every time zone.
+LAST_YEAR = 2199
 #: The columns of amounts, with the rate that each sets and for how many tokens or requests it is.
 COLUMNS: Mapping[str, tuple[str, int]] = {
     "prompt_per_million": ("prompt_pico", 10**6),
@@ -153,11 +156,14 @@ def _row(line: int, cells: dict[str, str]) -> Row:
     model = cells["model"].strip()
     if not 0 < len(model) <= LONGEST_NAME or not model.isprintable():
         raise BadPriceFile(line, "model", f"Use 1 to {LONGEST_NAME} printable characters")
+    tenant = cells.get("tenant", "").strip()
+    if tenant and not SLUG.fullmatch(tenant):
+        raise BadPriceFile(line, "tenant", f"There is no tenant {tenant[:63]!r}")
     rates = {rate: _pico(line, column, cells.get(column, ""), per) for column, (rate, per) in COLUMNS.items()}
     return Row(
         line=line,
         model_name=model,
-        tenant=cells.get("tenant", "").strip(),
+        tenant=tenant,
         rates=Rates(**rates),
         effective_from=_moment(line, cells.get("effective_from", "").strip()),
     )
@@ -169,7 +175,7 @@ def _pico(line: int, column: str, text: str, per: int) -> int:
         return 0
     try:
         exact = Decimal(text.strip()) * amounts.PICO / per
-    except InvalidOperation:
+    except DecimalException:
         raise BadPriceFile(line, column, f"{text.strip()[:40]!r} is no amount; use a number as 0.15") from None
     if not exact.is_finite() or exact < 0 or exact > 10**18:
         raise BadPriceFile(line, column, "Use an amount of 0 or more")
@@ -185,7 +191,7 @@ def _moment(line: int, text: str) -> datetime | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         found = None
-    if found is None or found.tzinfo is None:
+    if found is None or found.tzinfo is None or found.year > LAST_YEAR:
         raise BadPriceFile(line, "effective_from", "Use a moment with its time zone, as 2026-12-01T00:00:00Z")
     return found
 

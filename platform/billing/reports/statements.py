@@ -233,7 +233,9 @@ def computed(month: Month, project: Project | None = None, *, only_posted: bool 
         ledger_pico=sum(posted.values()) if project is None else None,
         project=None if project is None else project.slug,
     )
-    return found if project is not None else _with_terms(found)
+    archived_at = month.tenant.archived_at
+    ended = archived_at is not None and archived_at < month.start
+    return found if project is not None or ended else _with_terms(found)
 
 
 def _with_terms(found: Statement) -> Statement:

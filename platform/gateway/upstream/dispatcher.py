@@ -73,8 +73,11 @@ class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, payload=payload, engine_name=name)
 
     def without_salt(self, answer: bytes) -> bytes:
-        """Return an engine's answer without the cache salt, which no client may learn, and its name of an adapter."""
-        if self.engine_name:
+        """Return an engine's answer without the cache salt, which no client may learn, and its name of an adapter.
+
+        The earlier name of a renamed model stays: it may be any word of the answer.
+        """
+        if self.engine_name and self.context.model.base:
             answer = answer.replace(self.engine_name.encode(), self.context.model.name.encode())
         return answer.replace(self.salt.encode(), b"...")
 

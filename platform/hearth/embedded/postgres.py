@@ -35,6 +35,8 @@ START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 G
 PORT = 5432  # part of the socket's name only
 #: PostgreSQL's default is 100; ``hearth.checks.database_connections`` says how many an instance may open.
 MAX_CONNECTIONS = 200
+#: For each connection. A query over a year locks each day of usage with its indexes; PostgreSQL's default is 64.
+LOCKS = 512
 #: For tests only, which keep no data: a crash of the machine may corrupt it.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
@@ -183,6 +185,7 @@ class PostgresServer:
             "unix_socket_permissions=0700",
             f"port={PORT}",
             f"max_connections={MAX_CONNECTIONS}",
+            f"max_locks_per_transaction={LOCKS}",
             "timezone=UTC",
             "log_timezone=UTC",
             *(() if self.durable else NOT_DURABLE),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from django.db import transaction
 
+from billing.plans import registry as plans
 from billing.pricing import prices
 from catalogue import administration
 from catalogue.models import Model
@@ -149,6 +150,7 @@ def _set_visibility(actor: Actor, model: Model, wanted: ModelChange) -> Model:
 def _rename(actor: Actor, model: Model, new_name: str, warn: Callable[[str], None]) -> Model:
     """Rename the model, price it as before, and let a rollout replace its engines, which know its old name."""
     old_name = model.name
+    plans.require_no_mention(old_name, new_name)
     prices.lock_owners(old_name)
     renamed = administration.rename(actor, old_name, new_name)
     if renamed.name != old_name:

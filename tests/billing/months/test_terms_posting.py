@@ -97,6 +97,12 @@ def test_closing_posts_each_line_once_and_freezes_it(acme: Tenant) -> None:
     assert (owed(acme), MonthTermsLine.objects.count()) == (DUE, 2)
 
 
+def test_the_months_after_a_tenant_was_archived_have_no_terms(acme: Tenant) -> None:
+    assert read(acme, 4).amount_pico == TWO_DOLLARS
+    Tenant.objects.filter(id=acme.id).update(archived_at=MIDDLE, state=Tenant.State.ARCHIVED)
+    assert (read(acme).terms, read(acme, 4).amount_pico) == (LINES, 0)
+
+
 def test_a_closed_month_differs_once_a_posting_or_a_line_does(acme: Tenant) -> None:
     closing.close(ADA, month(acme))
     with connection.cursor() as cursor:  # the test's role owns the tables

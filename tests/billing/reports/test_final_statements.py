@@ -125,6 +125,7 @@ def test_a_statement_that_an_earlier_release_kept_is_read_and_closes() -> None:
 
 def test_usage_of_the_last_two_months_is_never_retired() -> None:
     this = partitions.month_of(datetime.now(UTC))
+    price_from(this.before(3).begin, DEMO_RATES)
     partitions.ensure(this.begin)
     partitions.ensure(this.next.begin)
     for month in (this, this.next):

@@ -18,6 +18,7 @@ from gateway import metrics
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.request import Request
+from gateway.request_trace import MOST_STAGES, RequestTrace
 from tenants.policy.limits import LimitValues, set_limit
 from tenants.policy.policy_target import PolicyTarget
 from tests.gateway.fixtures.otlp_receiver import OtlpReceiver, Received
@@ -185,6 +186,17 @@ async def test_a_request_that_waits_for_a_replica_has_a_queue_span(gateway: Gate
     _, *stages = await spans(receiver, got.answer_headers["x-request-id"])
     assert "queue" in names(stages)
     assert len([each for each in stages if each.name == f"chat {MODEL}"]) >= 2
+
+
+def test_a_request_that_waits_for_an_hour_records_no_more_than_a_few_stages() -> None:
+    trace = RequestTrace(trace_id=1, span_id=2, method="POST", route="/", client_traceparent="", stages=[])
+    for _ in range(3600):
+        trace.enter("queue")
+    assert len(trace.stages) == 1
+    for _ in range(3600):
+        trace.enter("coalescing")
+        trace.enter("queue")
+    assert len(trace.stages) == MOST_STAGES and trace.stages[-1].ended is None
 
 
 async def test_a_refusal_has_its_code(gateway: Gateway, receiver: OtlpReceiver) -> None:

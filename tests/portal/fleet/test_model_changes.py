@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
-from billing.models import PriceBook
+from billing.models import PlanVersion, PriceBook
 from billing.pricing import prices
 from hearth.provisioning.deploy import deploy
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants import policy_epoch
+from tenants.errors import NotAllowed
 from tenants.models import PolicyEpoch, Tenant
+from tests.billing.agreed_plans import assign_from, plan_from
 from tests.portal import fixtures
 from tests.portal.fixtures import MODEL
 from tests.workers.agent_processes import until
@@ -82,3 +86,18 @@ def test_a_change_waits_for_a_lock_before_it_raises_the_policy_epoch(
         policy_epoch.bump()  # a deadlock if the other has raised it
     thread.join()
     assert failed == []
+
+
+@pytest.mark.django_db
+def test_a_rename_is_refused_while_terms_of_a_tenant_name_the_model_alone(world: fixtures.World) -> None:
+    month = timezone.now().date().replace(day=1)
+    plan = plan_from(month, {"discounts": [{"models": [MODEL], "percent": 10}]})
+    change(ModelChange(name="small"))
+    model_changes.change(fixtures.OPERATOR, "small", ModelChange(name=MODEL))
+    assign_from(month, world.acme.tenant, plan)
+    with pytest.raises(NotAllowed, match="the terms of plan 'gold'"):
+        change(ModelChange(name="small"))
+    both = {"discounts": [{"models": [MODEL, "small"], "percent": 10}]}
+    PlanVersion.objects.create(plan=plan, from_month=(month + timedelta(days=32)).replace(day=1), terms=both)
+    with pytest.raises(NotAllowed, match=f"from {month:%Y-%m}"):
+        change(ModelChange(name="small"))

@@ -27,6 +27,7 @@ from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.usage.statements import TermsLineSerializer
+from portal.errors import NotPermitted
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
@@ -246,7 +247,10 @@ class TenantPlanView(APIView):
     @extend_schema(operation_id="get_tenant_plan", responses={200: AgreementSerializer, **error_responses(403, 404)})
     def get(self, request: Request, tenant: str) -> Response:
         """Return a tenant's terms from which month on, also those to come."""
-        found = tenant_for(principal_of(request), tenant)
+        principal = principal_of(request)
+        if principal.project is not None:
+            raise NotPermitted("A plan is the whole tenant's: use a key with the scope 'management:tenant'.")
+        found = tenant_for(principal, tenant)
         with as_tenant(TenantId(found.id)):
             agreed = registry.agreements(found)
             return Response(AgreementSerializer({"tenant": found.slug, "agreements": agreed}).data)
