@@ -21,6 +21,7 @@ from billing.models import BootUsage, UsageRecord
 from billing.wal.writer import WalWriter
 from hearth.canary_log import open_log
 from reconciliation import report, run
+from reconciliation.boots import SETTLE
 from reconciliation.models import BootResult
 from tenants.ids import ReplicaId, RequestId, new_id
 from tests.billing.wal_records import end, start
@@ -173,6 +174,9 @@ def test_an_engine_killed_amid_a_stream_loses_what_its_last_scrape_had(
     assert boot.end == "killed"
     assert boot.counted_at is not None and boot.ended_at is not None
     assert (boot.ended_at - boot.counted_at).total_seconds() <= 5
+    found = books.judge(boot)
+    assert found.state == "lost" and not UsageRecord.objects.filter(purpose="lost").exists(), "rows may still come"
+    EngineBoot.objects.filter(id=boot.id).update(ended_at=boot.ended_at - SETTLE)
     found = books.judge(boot)
     assert found.state == "lost" and found.lost_tokens > 0
     lost = UsageRecord.objects.get(purpose="lost")
