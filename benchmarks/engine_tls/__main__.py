@@ -36,7 +36,7 @@ NODE = "bench"
 ENGINE = Path(__file__).with_name("engine.py")
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "' + b"x" * 900 + b'"}]}'
 START_SECONDS = 30.0
-#: Of the machine's processor time, used by others, from which a reader is warned.
+#: The report warns when other processes use at least this share of the machine's processor time.
 BUSY_SHARE = 0.1
 
 

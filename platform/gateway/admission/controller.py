@@ -123,7 +123,7 @@ class Reservation:
     async def extend(self, *, hold_pico: int, patience_seconds: float = 0.0) -> None:
         """Hold ``hold_pico`` more. Raises BudgetExceeded, Unavailable.
 
-        While nobody knows what is left of a budget it tries again, for up to ``patience_seconds`` in a row.
+        While what is left of a budget is unknown, it tries again for up to ``patience_seconds`` in a row.
         """
         while self.taken.counters and not self._settled:
             refused = await self._admission.extend(self, hold_pico)

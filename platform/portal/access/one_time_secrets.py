@@ -10,13 +10,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from urllib.parse import urlencode
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
 
 #: How long the redirect may take.
 LIFETIME_SECONDS = 120
 _SESSION_KEY = "one-time-secrets"
+
+
+def show_once(request: HttpRequest, page: str, name: str, secret: str) -> HttpResponseRedirect:
+    """Return a redirect to ``page``, a path without a query; its ``?new=`` is the name by which it takes the secret."""
+    response = HttpResponseRedirect(f"{page}?{urlencode({'new': name})}")
+    store(request, response, name, secret)
+    return response
 
 
 def store(request: HttpRequest, response: HttpResponseBase, name: str, secret: str) -> None:

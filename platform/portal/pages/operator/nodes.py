@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
@@ -103,10 +102,7 @@ def _made(request: HttpRequest, principal: Principal, form: NodeTokenForm) -> Ht
     except WorkerError as error:
         form.refuse_worker(error)
         return None
-    new = str(issued.token.id)
-    response = redirect(f"{reverse('portal:nodes')}?{urlencode({'new': new})}")
-    one_time_secrets.store(request, response, new, issued.command)
-    return response
+    return one_time_secrets.show_once(request, reverse("portal:nodes"), str(issued.token.id), issued.command)
 
 
 def _token_named(new: str) -> NodeToken | None:

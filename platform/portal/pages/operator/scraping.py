@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
@@ -69,7 +68,4 @@ def _made(request: HttpRequest, principal: Principal, form: ScrapeTokenForm) -> 
     except TenantError as error:
         form.refuse(error)
         return None
-    new = str(issued.token.id)
-    response = redirect(f"{reverse('portal:scraping')}?{urlencode({'new': new})}")
-    one_time_secrets.store(request, response, new, issued.secret)
-    return response
+    return one_time_secrets.show_once(request, reverse("portal:scraping"), str(issued.token.id), issued.secret)

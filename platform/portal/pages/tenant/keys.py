@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
@@ -156,10 +155,8 @@ def _manageable_tenant(principal: Principal, slug: str) -> Tenant:
 
 def _redirect_with_secret(request: HttpRequest, tenant: Tenant, issued: keys.IssuedKey) -> HttpResponseRedirect:
     """Redirect to the list of keys, so that reloading it repeats nothing; it shows the secret once."""
-    new = issued.key.public_id
-    response = HttpResponseRedirect(f"{reverse('portal:keys', args=[tenant.slug])}?{urlencode({'new': new})}")
-    one_time_secrets.store(request, response, new, issued.secret)
-    return response
+    page = reverse("portal:keys", args=[tenant.slug])
+    return one_time_secrets.show_once(request, page, issued.key.public_id, issued.secret)
 
 
 def _new_key(tenant: Tenant, public_id: str | None) -> ApiKey | None:
