@@ -202,4 +202,4 @@ def _changing() -> Iterator[None]:
         try:
             yield
         except PlanRefused as error:
-            raise PreflightError(f"Nothing was changed: {error}", "") from error
+            raise PreflightError(str(error), "") from error

@@ -55,7 +55,7 @@ def import_prices(file: IO[str], dry_run: bool, confirm: bool, as_json: bool) ->
             done = price_file.apply(audit.shell("hearth price"), rows, confirm=confirm, dry_run=dry_run)
         except BadPriceFile as error:
             remedy = "Give --confirm if a change of more than tenfold is meant." if error.is_jump else ""
-            raise PreflightError(f"Nothing was changed: {file.name}: {error}.", remedy) from error
+            raise PreflightError(f"{file.name}: {error}.", remedy) from error
         except UnicodeDecodeError as error:
             raise PreflightError(f"{file.name} is no UTF-8 text.", "") from error
         now = timezone.now()
