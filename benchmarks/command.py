@@ -59,7 +59,7 @@ def output(*command: str) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Unwind, once: whoever asks again must not interrupt the ending of what was started."""
+    """Unwind, once: a second interrupt must not stop the cleanup."""
     for each in STOP_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

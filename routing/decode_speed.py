@@ -7,7 +7,7 @@ from collections.abc import Sequence
 #: What one more answer leaves of what was learned before.
 MEMORY = 0.98
 #: Assumed seconds that one more sequence adds to each token of the others, and how much that guess weighs: as much as
-#: answers among which the batch's size varies by so many squares.
+#: answers among which the squares of the batch's size vary by this much.
 PRIOR_SECONDS = 0.0001
 PRIOR_WEIGHT = 20.0
 #: One answer teaches at most this multiple of the mean.

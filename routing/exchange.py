@@ -1,5 +1,5 @@
-"""What gateways tell those of other hosts, a few times a second: prompts by where they were computed, homes, loads, and
-what tenants that waited were charged.
+"""What gateways send to those of other hosts, a few times a second: prompts by where they were computed, homes, loads,
+and what tenants that waited were charged.
 
 Each process packs its own message. On each host one process reads those of the others: it marks their prompts in the
 table as used, settles their sessions, and keeps a row for each of their processes. Positions in an engine's queue mean
@@ -57,7 +57,7 @@ class _Prompt(msgspec.Struct, array_like=True):
 
 
 class _Message(msgspec.Struct, array_like=True):
-    """All that one process tells. ``rows`` has the row of each replica by its key; times in it are ages."""
+    """The message of one process. ``rows`` has the row of each replica by its key; times in it are ages."""
 
     host: _Key
     process: _Key
@@ -103,7 +103,7 @@ class Exchange:
         return _encoder.encode(_Message(self._host, self._process, rows, prompts, charges))
 
     def apply(self, message: bytes) -> Iterator[None]:
-        """Record what a process of another host tells; its own host's are ignored. Raises BadMessage.
+        """Record the message of a process on another host; those of its own host are ignored. Raises BadMessage.
 
         Works while it is iterated, and yields where something else may run.
         """

@@ -10,7 +10,7 @@ from routing.replica_load import LARGEST_SURPRISE, MEMORY, MEMORY_SECONDS
 #: as of a model with 8 billion parameters, at 25 GB a second, about what PCIe 4.0 with 16 lanes reaches.
 PRIOR_SECONDS_PER_TOKEN = 131_072 / 25e9
 PRIOR_TOKENS = 16_384.0
-#: A copy of fewer tokens is not told apart from the rest of an answer's time: so many are assumed to take 43 ms.
+#: The copy of fewer tokens cannot be separated from the rest of an answer's time. This many are assumed to take 43 ms.
 LEAST_TOKENS = 8192
 
 
@@ -33,7 +33,7 @@ class ReloadSpeed:
         return PRIOR_TOKENS / (PRIOR_TOKENS + self._tokens * self._kept(now))
 
     def learn(self, seconds: float, tokens: int, now: float, *, most: float) -> None:
-        """Record that the copy of so many tokens took so long; fewer than LEAST_TOKENS teach nothing.
+        """Record how long the copy of ``tokens`` took; fewer than LEAST_TOKENS are ignored.
 
         One answer teaches a bounded factor, and at ``most`` so many seconds.
         """

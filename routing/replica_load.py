@@ -294,7 +294,7 @@ class ReplicaLoad(Generic[R]):
         return seconds
 
     def follow_remote(self, process: int, told: LoadRow, work: float, now: float) -> None:
-        """Record what a process of another host tells, and the seconds of ``work`` that it sent since it told before.
+        """Record the message of a process on another host, and the seconds of ``work`` it sent since its last message.
 
         ``told`` is without positions, because those are this host's own.
         """
@@ -341,7 +341,7 @@ class ReplicaLoad(Generic[R]):
         self._pace = None
 
     def detach(self) -> None:
-        """Write to the shared memory no more: its replica is forgotten, and others may have its place."""
+        """Stop writing to the shared memory: its replica is forgotten, and others may have its place."""
         self._memory = None
 
     def _oldest(self, done: float) -> float:
@@ -393,7 +393,7 @@ def _holds(oldest: float, done: float, seconds: float) -> bool:
 
 
 def _left(seconds: float, of: float) -> float:
-    """Return what is left of something that fades to a third in so many seconds."""
+    """Return what is left of something that fades to a third in ``seconds``."""
     return exp(-seconds / of) if seconds > 0 else 1.0
 
 

@@ -55,7 +55,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a request that routing uses. ``session`` is a tenant-scoped name, or None."""
 
     prefix: PrefixHashes
-    #: Whose request it is; the same for all where tenants are not told apart.
+    #: Whose request it is; the same for all where tenants share a cache.
     tenant: bytes = b""
     session: bytes | None
     #: A session that was not seen for longer has no home.
@@ -144,7 +144,7 @@ class _Known:
         self.drift = Drift()
 
     def learn_reloaded(self, seconds: float, computed_tokens: int, reloaded_tokens: int, now: float) -> None:
-        """Learn from a prompt that took so long, and of which a part was reloaded.
+        """Learn from the time of a prompt, part of which was reloaded.
 
         What it took beyond what was expected, or less, is due to computing or copying: more of it to the one of which
         less is known, in seconds.
@@ -467,7 +467,7 @@ class Router:
         return {known.memory.key: known.load.row(now) for known in self._replicas.values()}
 
     def follow_remote(self, process: int, told: Mapping[bytes, LoadRow], work: Mapping[bytes, float]) -> None:
-        """Record what a process of another host tells; see :meth:`routing.replica_load.ReplicaLoad.follow_remote`."""
+        """Record the message of a process on another host; see :meth:`.ReplicaLoad.follow_remote`."""
         now = self._clock()
         for known in self._replicas.values():
             if known.memory.shared and known.memory.key in told:

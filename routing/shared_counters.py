@@ -15,7 +15,7 @@ from routing.shared_state import COUNTER_WORDS, COUNTERS, SharedState
 
 #: How many places a name may have.
 _WAYS = 8
-#: Of how many names at most this process tells other hosts what it charged, each time.
+#: The most names in one message to other hosts about what this process charged.
 MAX_CHARGES = 1000
 #: What other hosts charge counts for a name that was used on this one at most so long ago, seconds: for a tenant that
 #: waits here, too. Another one would come with a debt to tenants that did not wait for it.
@@ -33,14 +33,14 @@ class CounterTable:
         self.clock = clock
         self.keys = state.counters.cast("Q")
         self.numbers = state.counters.cast("d")
-        #: What this process charged since it last told other hosts, by the names' hashes; and when that was.
+        #: What this process charged since its last message to other hosts, by the names' hashes; and when that was.
         self._charged: dict[int, float] = {}
         self._told_at = clock()
 
     def take_charges(self) -> dict[int, float]:
         """Return what this process charged since the last call; nothing if that was long ago.
 
-        While there are no other hosts nothing is told, and one that comes then must not hear of it all at once.
+        While there are no other hosts nothing is sent, and a host that joins later must not receive all of it at once.
         """
         found, self._charged = self._charged, {}
         told_at, self._told_at = self._told_at, self.clock()

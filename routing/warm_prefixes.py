@@ -41,7 +41,7 @@ _TOKENS = _STARTS + _RING
 
 
 class ReplicaCache:
-    """What one replica's prefix cache holds, as far as requests tell: what was used longest ago is evicted first."""
+    """What one replica's prefix cache holds, as far as requests show: what was used longest ago is evicted first."""
 
     __slots__ = ("_words", "capacity", "host", "salt")
 
@@ -80,7 +80,7 @@ class ReplicaCache:
         words[_TOKENS + words[_BEGUN] % _RING] += tokens
 
     def add(self, tokens: int, stamp: int) -> None:
-        """Count tokens that its engine computed as used at ``stamp``; negative: so many fewer than were counted."""
+        """Count tokens that its engine computed as used at ``stamp``; negative: that many fewer than were counted."""
         if stamp >= self.oldest:
             words = self._words
             words[_TOKENS + self._slice(stamp) % _RING] += tokens
@@ -113,7 +113,7 @@ class ReplicaCache:
         self.add_in_host(use.new_in_host, use.stamp)
 
     def add_in_host(self, tokens: int, stamp: int) -> None:
-        """Count tokens as used at ``stamp`` in host memory; negative: so many fewer than were counted."""
+        """Count tokens as used at ``stamp`` in host memory; negative: that many fewer than were counted."""
         if self.host is not None:
             self.host.add(tokens, stamp)
 

@@ -36,7 +36,7 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     #: Only this token may read the model; empty: everybody may.
     gated: str = ""
-    #: Another host, to which the hub redirects whoever reads a large file.
+    #: Another host, to which the hub redirects readers of large files.
     storage: str = ""
     #: The model is not there any more.
     gone: bool = False
@@ -46,7 +46,7 @@ class Hub:
     listed_names: dict[str, str] = field(default_factory=dict)
     #: Other sizes than the files have, as the model's list says them.
     listed_sizes: dict[str, int] = field(default_factory=dict)
-    #: Large files stop after so many bytes of a response until ``go_on`` is set.
+    #: Large files stop after this many bytes of a response until ``go_on`` is set.
     pause_after_bytes: int | None = None
     go_on: threading.Event = field(default_factory=threading.Event)
 

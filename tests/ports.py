@@ -8,15 +8,15 @@ import socket
 from pathlib import Path
 
 LOWEST = 10_000
-#: An instance takes so many in a row: gateway, portal, and the vitals of seven roles.
+#: Ports that an instance takes in a row: gateway, portal, and the vitals of seven roles.
 INSTANCE_PORTS = 9
 
 
 def free_ports(count: int) -> int:
     """Return the first of ``count`` free TCP ports in a row.
 
-    Below those that the kernel gives to connections and to whoever asks for any port, so that they are still free when
-    they are needed.
+    Below those that the kernel gives to connections and to programs that take any port, so that they are still free
+    when they are needed.
     """
     highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -22,7 +22,7 @@ class Plan:
     skew_prompts: int
     skew_windows: int
     skew_seconds: int
-    #: Identical streams at once, so many times.
+    #: How often identical streams are sent at once.
     flight_streams: int = 100
     flight_rounds: int
     peers: tuple[Kind, ...]

@@ -150,5 +150,5 @@ def _drive(site: Site, address: Address, question: Question, run: str, draw: Dra
 
 
 def arguments(template: Path, draw: Draw) -> tuple[str, ...]:
-    """Return what keys.lua is told."""
+    """Return the arguments of keys.lua."""
     return str(template), str(draw.prompts), str(draw.skew), str(draw.start)

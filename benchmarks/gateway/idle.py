@@ -32,7 +32,7 @@ class Idle:
 
 
 def measure(lineup: Lineup, plan: Plan) -> dict[str, Idle]:
-    """Open so many streams at every contender, one after another, and return what each took, by name."""
+    """Open the plan's streams at every contender, one contender after another, and return what each took, by name."""
     found: dict[str, Idle] = {}
 
     def take(contender: Contender, up: Up) -> None:

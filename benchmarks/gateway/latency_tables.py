@@ -8,7 +8,7 @@ from benchmarks.gateway.findings import Run
 from benchmarks.gateway.load import HITS, NEW
 from benchmarks.gateway.steady import Steady
 
-#: A percentile is given from so many answers on: at least one lies beyond it.
+#: The least number of answers for which a percentile is given, so that at least one lies beyond it.
 ANSWERS_FOR_P99, ANSWERS_FOR_P999 = 100, 1_000
 
 

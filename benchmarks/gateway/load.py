@@ -69,7 +69,7 @@ def new_run() -> str:
 
 
 def template(address: Address, traffic: Traffic, run: str) -> bytes:
-    """Return one HTTP request with its two marks: the session, and the number that tells prompts apart.
+    """Return one HTTP request with its two marks: the session, and the number that makes its prompt unique.
 
     The body has ``traffic.body_bytes`` bytes, most of them a system prompt that all requests share.
     """

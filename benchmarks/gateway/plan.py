@@ -25,7 +25,7 @@ class Plan:
     #: Requests a second of the open loop; a contender is spared those beyond its capacity.
     rates: tuple[int, ...]
     open_seconds: int
-    #: Lower rates are measured for longer, until there are so many answers, but not beyond the longest.
+    #: Lower rates are measured for longer, until there are this many answers, but not beyond the longest.
     open_answers: int
     longest_open_seconds: int
     #: Each contender at half of its capacity too.

@@ -74,7 +74,7 @@ class Running:
         collect(self.process)
 
     def pause(self) -> None:
-        """Stop all of it, so that it takes no time from whoever is measured."""
+        """Stop all of it, so that it takes no processor time from the contender that is measured."""
         signal_session(self.process, signal.SIGSTOP)
 
     def resume(self) -> None:

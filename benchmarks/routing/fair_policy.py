@@ -67,7 +67,7 @@ class Unshared(FairHearth):
 
 
 class Untold(FairHearth):
-    """One that tells other hosts nothing of what it charged."""
+    """A policy whose hosts do not exchange what they charged."""
 
     def __init__(self, engines: Sequence[Engine], state: SharedState, *, strict: bool = False) -> None:
         super().__init__(engines, state, strict=strict)

@@ -60,7 +60,7 @@ class Request:
 
 
 class Policy(Protocol):
-    """Chooses the replica of a request, and hears what came of it."""
+    """Chooses the replica of a request, and is called with the result."""
 
     def choose(self, request: Request, now: float) -> int | None:
         """Return the number of a replica; None if the request waits, which only a Queue may let it."""

@@ -130,7 +130,7 @@ def _look(engines: Sequence[Engine], seen: dict[str, int]) -> None:
 
 
 def _bare(name: str) -> str:
-    """Return an answer's name without what it begins with, which tells a chat from a completion."""
+    """Return an answer's name without its prefix, which differs between chats and completions."""
     return name.partition("-")[2] or name
 
 
@@ -197,7 +197,7 @@ def _empty_caches(engines: Sequence[Engine]) -> None:
 
 
 def mean(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the mean of rounds; of what tells how far they can be trusted, the worst."""
+    """Return the mean of rounds, and the worst of the figures that say how reliable they are."""
     failed: dict[str, int] = {}
     for problem, count in itertools.chain.from_iterable(each.failed.items() for each in outcomes):
         failed[problem] = failed.get(problem, 0) + count

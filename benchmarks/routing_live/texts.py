@@ -31,7 +31,7 @@ class Dialogue:
     """The texts of one conversation. ``answers``: those of the turns so far, in order, as the engine gave them."""
 
     def __init__(self, conversation: Conversation, name: str, block_size: int) -> None:
-        """``name`` tells apart what two conversations do not share."""
+        """``name`` makes the parts unique that two conversations do not share."""
         self.answers: list[str] = []
         self._turns = conversation.turns
         last = conversation.turns[-1]

@@ -80,7 +80,7 @@ def _require_room(rows: int) -> None:
 
 
 def _step(instance: Instance, *arguments: str) -> list[dict[str, Any]]:
-    """Run a step in the instance's environment, and return its lines of JSON. It tells its progress by itself."""
+    """Run a step in the instance's environment, and return its lines of JSON. It prints its own progress."""
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.usage.steps", *arguments],
         env=instance.environment("portal"),

@@ -60,7 +60,7 @@ class Body:
         return None
 
     def leave_unread(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._pending is not None and isinstance(self._pending, Coroutine):
             self._pending.close()
         self._pending = None

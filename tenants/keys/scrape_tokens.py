@@ -34,7 +34,7 @@ class IssuedToken:
 
 @transaction.atomic
 def issue(actor: Actor, *, name: str, days: int = DEFAULT_DAYS) -> IssuedToken:
-    """Make a token that is valid for so many days. Its text is returned only here. Raises BadName."""
+    """Make a token that is valid for ``days``. Its text is returned only here. Raises BadName."""
     if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise BadName("token name", name[:60], f"1 to {LONGEST_NAME} characters, such as prometheus")
     credential = key_format.generate(PREFIX)

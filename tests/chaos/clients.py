@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.5
 RETRY_SECONDS = 0.3
 IDEMPOTENT_SECONDS = 90
 DEFERRED_SECONDS = 240
-#: A deferred request has failed when so many polls in a row say so.
+#: A deferred request has failed when this many polls in a row say so.
 POLLS_FAILED = 15
 
 
@@ -51,7 +51,7 @@ class Outcome:
     #: A 202 was received; the rest is the outcome of its polls.
     accepted: bool = False
     cache: str = ""
-    #: Prompt, cached prompt and completion tokens, as the response tells.
+    #: Prompt, cached prompt and completion tokens, as the response reports them.
     tokens: tuple[int, int, int] | None = None
     #: Statuses of the attempts before the last, of a request with an Idempotency-Key.
     earlier: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Say whether the client got what it asked for, at the first attempt."""
+        """Return whether the client got what it asked for, at the first attempt."""
         return (self.whole or self.kind == "cancelled") and self.status == 200 and not self.earlier
 
     @property
@@ -280,7 +280,7 @@ def _code(text: str) -> str:
 
 
 def outage_seconds(outcomes: Sequence[Outcome], since: float, in_a_row: int = 8) -> float:
-    """Return the time from ``since`` until the first of so many requests in a row, as they were sent, was answered."""
+    """Return the seconds from ``since`` until the first of ``in_a_row`` requests in a row that were answered."""
     sent = [
         each for each in outcomes if each.began >= since and each.kind not in ("cancelled", "deferred") and each.ended
     ]

@@ -14,7 +14,7 @@ from tests.chaos.clients import Clients, Outcome, outage_seconds
 from tests.chaos.faults import Fault
 from tests.chaos.world import READY_SECONDS, World, until
 
-#: An audit follows so many faults.
+#: Faults between two audits.
 ROUND = 5
 #: A process whose memory grew more than so much, times and MiB, from the first audit to the last leaks.
 GROWTH, GROWTH_MIB = 1.5, 64
@@ -31,7 +31,7 @@ class Struck:
     failed: int
     outage_seconds: float
     ready_seconds: float
-    #: What the failed ones were told: status and code, and how often.
+    #: The failed ones by status and code, and how often.
     told: dict[str, int]
     #: How many failed by the number of the address that they were sent to first.
     by_address: dict[int, int] = field(default_factory=dict)

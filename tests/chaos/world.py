@@ -145,7 +145,7 @@ class World:
         return [process for process, folder in every if folder == str(self.folder) and process.pid != os.getpid()]
 
     def ready(self) -> bool:
-        """Say whether every role runs and every replica is ready, as the operator is told."""
+        """Return whether every role runs and every replica is ready, as `hearth status` has it."""
         if not all(self.pids(name) for name in (*ROLES, "supervisor", *SERVERS)):
             return False
         if len(self.pids("engine")) != sum(REPLICAS.values()):
@@ -227,7 +227,7 @@ def leftovers(world: World) -> list[str]:
 
 
 def can_mount() -> bool:
-    """Say whether this process may give the log a file system of its own."""
+    """Return whether this process may give the log a file system of its own."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(["mount", "-t", "tmpfs", "none", folder], capture_output=True, check=False)
         if done.returncode == 0:

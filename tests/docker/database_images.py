@@ -116,6 +116,6 @@ def redis(folder: Path, stack: ExitStack, *, prefix: Sequence[str] = (), host: s
 
 
 def _stopped(server: subprocess.Popen[bytes]) -> None:
-    """Stop Redis as its container is stopped: it must hear of it itself, and end of itself."""
+    """Stop Redis as its container is stopped: Redis must get the signal itself and end by itself."""
     server.terminate()
     assert server.wait(timeout=30) == 0

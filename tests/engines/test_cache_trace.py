@@ -18,7 +18,7 @@ SYSTEM_PROMPTS = 3
 SALTS = ("a", "b")
 SESSIONS = 18
 TURNS = 64
-#: Every so many turns one request asks several things at once that begin alike.
+#: After this many turns one request sends several prompts at once that begin alike.
 TURNS_PER_BATCH = 8
 BATCH = 3
 

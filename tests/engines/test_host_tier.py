@@ -15,14 +15,14 @@ PATH = "/v1/completions"
 
 
 def with_host(blocks: int, host: int) -> Scheduler[Scheduled]:
-    """Return a scheduler over so many usable blocks, and so many in host memory."""
+    """Return a scheduler over ``blocks`` usable blocks, and ``host`` in host memory."""
     return Scheduler(
         BlockPool(1 + blocks), block_size=BLOCK, max_sequences=4, max_step_tokens=10_000, host=HostTier(host)
     )
 
 
 def prompt(names: str, output_tokens: int = 1) -> Scheduled:
-    """Return a sequence of which each letter is a block, and one more token."""
+    """Return a sequence with a block for each letter, and one more token."""
     return Scheduled(len(names) * BLOCK + 1, output_tokens, keys(names))
 
 

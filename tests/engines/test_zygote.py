@@ -19,7 +19,7 @@ from workers.processes import ProcessIdentity
 
 SIMULATED_ARGUMENTS = ("--decode-tokens-per-second", "400")
 BLOCKS = ("--num-gpu-blocks-override", "300")
-#: Of the answer that runs when the engine is told to stop.
+#: Tokens of the answer that runs when the engine is stopped.
 TOKENS = 120
 
 

@@ -11,7 +11,7 @@ BOUNDS = (0.005, 0.5, 1.0, 300.0)
 
 
 def shown(*collectors: Collector) -> list[str]:
-    """Return what is told, but for when each began."""
+    """Return what is exposed, without the times at which counters began."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)

@@ -30,7 +30,7 @@ class Customer:
         return self.instance.call("/chat/completions", secret or self.secret, body)
 
     def stream(self, tokens: int) -> openai.Stream[openai.types.chat.ChatCompletionChunk]:
-        """Begin a stream of exactly so many tokens with OpenAI's SDK."""
+        """Begin a stream of exactly ``tokens`` with OpenAI's SDK."""
         sdk = openai.OpenAI(base_url=self.instance.api_base, api_key=self.secret, max_retries=0, timeout=120)
         return sdk.chat.completions.create(
             model=MODEL, messages=something_new(), max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}

@@ -39,7 +39,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine process as its registry file tells it."""
+    """One engine process, from its registry file."""
 
     replica_id: str
     pid: int
@@ -151,7 +151,7 @@ class Instance:
         return request(self.api_base + path, key, body, headers=headers, method=method)
 
     def answers(self) -> bool:
-        """Say whether the inference API can be reached and knows the model."""
+        """Return whether the inference API can be reached and knows the model."""
         try:
             return self.call("/models", self.key("acme")).status == 200
         except OSError:
@@ -183,7 +183,7 @@ class Instance:
         return wait_for(look, f"usage row {request_id}")
 
     def replica_of(self, slug: str, request_id: str) -> str | None:
-        """Return the replica that answered once the usage row is written. Only operators are told."""
+        """Return the replica that answered once the usage row is written. Only operators see it."""
         self.usage(slug, request_id)
         found: str | None = self.operator(f"/usage/{request_id}").json()["replica_id"]
         return found

@@ -79,7 +79,7 @@ def client() -> aiohttp.ClientSession:
 
 
 async def burst(instance: Instance, requests: int) -> list[Answer]:
-    """Send so many requests at once, every second one streamed, and return all answers."""
+    """Send ``requests`` at once, every second one streamed, and return all answers."""
     async with client() as session:
         return await asyncio.gather(*[ask(session, instance, streamed=n % 2 == 0) for n in range(requests)])
 

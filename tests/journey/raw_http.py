@@ -14,7 +14,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3}) ")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a server said, and whether it closed the connection afterwards."""
+    """What a server sent, and whether it closed the connection afterwards."""
 
     text: bytes
     closed: bool
@@ -35,7 +35,7 @@ def connect(base: str) -> socket.socket:
 def say(base: str, raw: bytes, *, listen_seconds: float = 30) -> Heard:
     """Send the bytes and listen until the server closes, or has answered and is silent for half a second."""
     with connect(base) as connection:
-        with contextlib.suppress(OSError):  # it may close before it has heard everything
+        with contextlib.suppress(OSError):  # it may close before it has read everything
             connection.sendall(raw)
         return listen(connection, seconds=listen_seconds)
 

@@ -99,7 +99,7 @@ def question(about: str) -> list[ChatCompletionMessageParam]:
 
 
 def streamed(sdk: openai.OpenAI, messages: list[ChatCompletionMessageParam]) -> tuple[str, str]:
-    """Return the text a stream tells and what it says of the prediction cache."""
+    """Return a stream's text and its header about the prediction cache."""
     with sdk.chat.completions.create(model=MODEL, messages=messages, max_tokens=9, stream=True) as stream:
         told = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
         return told, stream.response.headers["x-cache"]

@@ -91,6 +91,6 @@ def total(instance: Instance, name: str) -> float:
 
 
 def usual(instance: Instance) -> bool:
-    """Say whether nothing of the crowd is left and requests are answered."""
+    """Return whether nothing of the crowd is left and requests are answered."""
     answered = instance.chat("globex", "Hello?", headers={"cache-control": "no-cache"}).status == 200
     return answered and total(instance, "hearth_gateway_in_flight_requests") == 0

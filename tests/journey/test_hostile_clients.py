@@ -1,4 +1,4 @@
-"""Clients that mean harm or are broken: nobody else notices, nothing fails, nothing grows, no secret is told."""
+"""Clients that mean harm or are broken: nobody else notices, nothing fails, nothing grows, no secret is revealed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BEHIND = b"GET /v1/models HTTP/1.1\r\nHost: behind\r\n\r\n"
 GROWTH_BYTES = 64 << 20
 #: Of the audit in the gate.
 PAIRS = 40
-#: More than the server of the web roles takes unless it is told.
+#: More than the server of the web roles takes by default.
 KEPT_CONNECTIONS = 1_100
 
 
@@ -215,7 +215,7 @@ def test_mutated_requests_find_no_failure_no_hang_and_no_growth(simulated: Insta
 
 
 def fuzz(instance: Instance, raw: bytes) -> list[int]:
-    """Send it, say that no more comes, and return the statuses. Fails when the server neither answers nor closes."""
+    """Send it, end the sending side, and return the statuses. Fails when the server neither answers nor closes."""
     with connect(instance.api_base) as connection:
         with contextlib.suppress(OSError):
             connection.sendall(raw)
@@ -364,7 +364,7 @@ def test_no_secret_is_in_logs_metrics_or_errors(simulated: Instance) -> None:
 
 
 def secrets_of(instance: Instance) -> dict[str, str]:
-    """Return every secret of the instance as text that could be told, by its name."""
+    """Return every secret of the instance as text that could leak, by its name."""
     document = json.loads((instance.data_dir / "secrets.json").read_text())
     found = {f"key of {tenant['slug']}": tenant["api_key"].split("_")[2] for tenant in instance.up["tenants"]}
     for name, value in document.items():

@@ -33,7 +33,7 @@ class Fleet:
         return choice
 
     def repeat(self, answers: int) -> None:
-        """Ask about the same document until so many answers were expected to be warm."""
+        """Ask about the same document until this many ``answers`` were expected to be warm."""
         counted = 0
         while counted < answers:
             counted += self.serve(ask(system(DOCUMENT * 4), user("again"))).held_tokens > LEAST_TOKENS

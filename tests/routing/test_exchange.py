@@ -1,4 +1,4 @@
-"""Hosts tell each other what they computed and how busy engines are; what is no message does no harm."""
+"""Hosts exchange what they computed and how busy engines are; a malformed message does no harm."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hosts(clock: Clock) -> list[Host]:
 
 
 def tell(hosts: list[Host], clock: Clock, seconds: float = 1.5) -> None:
-    """Let all hosts exchange messages, and so many seconds pass."""
+    """Let all hosts exchange messages, and ``seconds`` pass."""
     for message in [each.exchange.pack() for each in hosts]:
         for host in hosts:
             list(host.exchange.apply(message))

@@ -50,7 +50,7 @@ def served_by_all(queues: list[FairQueue[str]], count: int) -> list[str]:
 
 
 def served(queue: FairQueue[str], count: int, tokens: float = 100) -> list[str]:
-    """Return the next requests, each of which takes so many tokens."""
+    """Return the next requests, each of which takes ``tokens``."""
     found = []
     for _ in range(count):
         ticket = queue.first()

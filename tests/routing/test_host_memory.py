@@ -44,7 +44,7 @@ def router(clock: Clock) -> Router:
 
 
 def compute(router: Router, clock: Clock, replica: UUID, text: str) -> None:
-    """Let a replica answer a question, of which it computes in a second what its cache does not hold."""
+    """Let a replica answer a question; it computes in a second what its cache does not hold."""
     choice = router.choose(ask(user(text)), [replica])
     clock.now += 1
     cached = choice.warm_tokens - choice.host_tokens
@@ -52,7 +52,7 @@ def compute(router: Router, clock: Clock, replica: UUID, text: str) -> None:
 
 
 def fill(router: Router, clock: Clock, replica: UUID, count: int, name: str = "other") -> None:
-    """Let a replica answer questions about so many documents, one a second."""
+    """Let a replica answer questions about ``count`` documents, one a second."""
     for number in range(count):
         compute(router, clock, replica, f"{name}{number:3}" + LONG)
 
@@ -62,7 +62,7 @@ def cost(router: Router, clock: Clock, replica: UUID, text: str = "first" + LONG
 
 
 def evicted(router: Router, clock: Clock, replica: UUID = HELD) -> None:
-    """Let a replica answer a question, and then so many others that its cache does not hold the first any more."""
+    """Let a replica answer a question, and then so many others that its cache no longer holds the first."""
     compute(router, clock, replica, "first" + LONG)
     fill(router, clock, replica, 8)
 

@@ -199,7 +199,7 @@ def restore(actor: Actor, model: Model) -> int:
 
 
 def check_slots(slots: int) -> None:
-    """Raise BadCount if a replica cannot take so many slots on any machine."""
+    """Raise BadCount if a replica cannot take this many slots on any machine."""
     if not 1 <= slots <= MAX_SLOTS_PER_REPLICA:
         raise BadCount(slots, f"1 to {MAX_SLOTS_PER_REPLICA}", "slots for each replica")
 

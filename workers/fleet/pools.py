@@ -139,7 +139,7 @@ class PoolGpus:
 
 
 def gpus_of(name: str) -> PoolGpus:
-    """Return what the sizer needs to know about a pool. Raises NotFound; Refused if nobody has said it."""
+    """Return what the sizer needs to know about a pool. Raises NotFound; Refused if it is not set."""
     row = Pool.objects.filter(name=name).first()
     if row is None:
         raise NotFound("pool", name, _known())

@@ -64,7 +64,7 @@ class Bench:
         return self.devices(1)[0]
 
     def devices(self, count: int) -> list[Device]:
-        """Return so many devices that are free at this moment.
+        """Return ``count`` devices that are free at this moment.
 
         Waits, because an earlier check's memory may not be released yet; and a node that serves may have taken devices
         since. Raises Untried.
@@ -102,7 +102,7 @@ class Bench:
         return "" if others else why
 
     def names(self, *devices: Device) -> tuple[str, ...]:
-        """Return what an engine is told of its devices: UUIDs of GPUs, nothing of others."""
+        """Return the UUIDs of GPUs that an engine is given, and nothing for other devices."""
         return tuple(each.uuid for each in devices) if self.kind == "GPU" else ()
 
     def engines(self) -> Trials:

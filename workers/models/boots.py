@@ -1,4 +1,4 @@
-"""Engine processes and what their own counters said last: the proof of usage."""
+"""Engine processes and the last values of their own counters: the proof of usage."""
 
 from __future__ import annotations
 

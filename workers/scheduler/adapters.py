@@ -22,7 +22,7 @@ _State = AdapterLoad.State
 _ENDED = (Replica.State.STOPPED, Replica.State.FAILED)
 #: An adapter that is not wanted any more stays for so long: gateways may send requests to it until they have read so.
 UNLOAD_AFTER = dt.timedelta(seconds=10)
-#: After so many failed attempts in a row a replica is not waited for.
+#: Failed attempts in a row after which a replica is not waited for.
 ATTEMPTS = 3
 _LOADED_NOW = Q(state=_State.LOADED, generation=F("replica__generation"))
 

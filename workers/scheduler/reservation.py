@@ -12,7 +12,7 @@ from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Ste
 
 #: Seconds that a replica waits before slots are kept for it: what was just asked for may fit in a moment.
 KEEP_AFTER = 30.0
-#: Slots are kept for so many seconds, then given to anybody for as long: where nothing ends, they do not stay idle.
+#: Seconds for which slots are kept, and then given to anybody for as long: where nothing ends, they do not stay idle.
 KEEP_FOR = 1800.0
 
 

@@ -62,7 +62,7 @@ def are_ready(revision: ModelRevision, node_id: UUID) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Needed:
-    """A revision whose files a deployment needs; ``at_once``: replicas are to start, with so many slots each."""
+    """A revision whose files a deployment needs; ``at_once``: replicas are to start, with this many slots each."""
 
     deployment_id: UUID
     revision: ModelRevision

@@ -17,7 +17,7 @@ MOST_CANARIES = 20
 MOST_CHARACTERS = 20_000
 #: A day.
 MOST_SECONDS = 86_400
-#: Failures and slow answers count as shares of at least so many requests: the first few do not decide.
+#: Failures and slow answers count as shares of at least this many requests: the first few do not decide.
 LEAST_REQUESTS = 20
 #: Share of the streams whose first token may be later than ``max_ttft_seconds``.
 SLOW_SHARE = 0.05

@@ -28,7 +28,7 @@ def number(config: Config, *names: str, most: int = LARGEST_NUMBER) -> int | Non
 
 
 def required(config: Config, architecture: str, *names: str, most: int = LARGEST_NUMBER) -> int:
-    """Return the first of these numbers, one of which the configuration must have."""
+    """Return the first of these numbers that the configuration has; it must have one."""
     found = number(config, *names, most=most)
     if found is None:
         raise CannotSize(f"config.json of {architecture} has no {' or '.join(names)}, so its size cannot be computed.")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-#: The last report is within so many bytes of the end of the log.
+#: The last report is within this many bytes of the end of the log.
 TAIL_BYTES = 16 * 1024
 LONGEST_ERROR = 400
 

@@ -44,7 +44,7 @@ class BodyMemory:
         self.used_bytes += more_bytes
 
     def give_back(self, tenant_id: TenantId, size_bytes: int) -> None:
-        """Count bytes no more."""
+        """Stop counting bytes."""
         tenant = tenant_id.int
         left = self._by_tenant[tenant] - size_bytes
         self.used_bytes -= size_bytes
@@ -76,7 +76,7 @@ class BodyShare:
             self._size_bytes = size_bytes
 
     def release(self) -> None:
-        """Count the body no more. Idempotent."""
+        """Stop counting the body. Idempotent."""
         if self._size_bytes and self._memory is not None and self._caller is not None:
             self._memory.give_back(self._caller.tenant_id, self._size_bytes)
             self._size_bytes = 0

@@ -24,7 +24,7 @@ from workers.serving.rollout_traffic import Traffic
 
 #: Replicas whose counts are kept, those counted first are forgotten first: one that comes back goes on with its own.
 MAX_REPLICAS = 1000
-#: Tenants told apart for each replica; further ones count as one.
+#: Tenants counted separately for each replica; further ones count as one.
 MAX_TENANTS = 100
 
 

@@ -28,7 +28,7 @@ class PageRequest:
 
 
 class ChangeLimit(SimpleRateThrottle):
-    """At most so many changes a minute by all keys of a tenant together, and by each member. Operators are exempt.
+    """A bound on changes a minute, for all keys of a tenant together and for each member. Operators are exempt.
 
     Refused requests count as well when they are authenticated. A member has one count for the API and the pages.
     Counted in this process, of which a portal has one, so that the limit holds while Redis is unavailable.

@@ -17,7 +17,7 @@ WAITING = """
 
 
 def twice_at_once(function: str, argument: date | str) -> list[Any]:
-    """Call a function from two sessions, neither of which gets the table before both wait; return their results."""
+    """Call a function from two sessions, both of which wait before either gets the table; return their results."""
 
     def call(_: int) -> Any:
         try:

@@ -23,7 +23,7 @@ FIVE, TEN = (terms.read({"discounts": [{"percent": percent}]}) for percent in (5
 
 
 def month_in(months: int) -> date:
-    """Return the first day of the month so many months from now, in UTC."""
+    """Return the first day of the month ``months`` from now, in UTC."""
     count = timezone.now().year * 12 + timezone.now().month - 1 + months
     return date(count // 12, count % 12 + 1, 1)
 

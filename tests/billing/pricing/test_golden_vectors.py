@@ -27,7 +27,7 @@ CACHED_PICO = 30_000_000 + 12_000_000 + 60_000_000
 
 
 def charged(read: Reader, reported: Mapping[str, Any]) -> int:
-    """Return what a complete request costs of which an engine reported this usage."""
+    """Return what a complete request costs for which an engine reported this usage."""
     tokens = read(reported)
     usage = Usage(
         prompt_tokens=tokens.prompt_tokens,

@@ -1,4 +1,4 @@
-"""A closed month outlives its requests, and says what they said; so does a statement that an earlier release kept."""
+"""A closed month outlives its requests, and keeps their figures; so does a statement that an earlier release kept."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ async def test_a_request_that_is_tried_again_holds_once(redis: Redis, door: Door
 
 
 async def settled(redis: Redis, who: Caller, pico: int) -> bool:
-    """Say whether so much is left."""
+    """Return whether ``pico`` is what is left."""
     return await left(redis, who) == pico
 
 

@@ -58,11 +58,11 @@ class Site:
         return int(await self.server.client.get(self.counter) or 0)
 
     async def balanced(self) -> bool:
-        """Say whether what is left and what is held or charged is the limit."""
+        """Return whether what is left and what is held or charged is the limit."""
         return await self.left() + sum(int(value.lstrip("=")) for value in (await self.held()).values()) == LIMIT
 
     async def has_slice(self) -> bool:
-        """Say whether something is held that is no request's and not charged."""
+        """Return whether something is held that is no request's and not charged."""
         names = {ticket.request.request_id.hex for ticket in self.tickets}
         return any(not value.startswith("=") and name not in names for name, value in (await self.held()).items())
 

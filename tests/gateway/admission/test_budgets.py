@@ -142,7 +142,7 @@ async def test_a_stream_waits_while_its_budget_is_counted_again_and_then_goes_on
 
 
 def counted(written: int) -> dict[str, Any]:
-    """Return a chunk as vLLM tells it with ``continuous_usage_stats``, once so many tokens are written."""
+    """Return a chunk as vLLM sends it with ``continuous_usage_stats``, after this many tokens."""
     usage = {"prompt_tokens": 12, "total_tokens": 12 + written, "completion_tokens": written}
     return {**delta(f"{written},"), "usage": {**usage, "completion_tokens_details": None}}
 

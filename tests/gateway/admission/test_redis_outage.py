@@ -45,7 +45,7 @@ async def door() -> AsyncIterator[Doors]:
 
 
 async def admitted(gate: AdmissionController, who: Caller, requests: int, tokens: int = 10) -> list[Reservation]:
-    """Return the tickets of so many requests that ask one after another."""
+    """Return the reservations of ``requests`` sent one after another."""
     answers = [await tried(gate, demand(who, tokens=tokens)) for _ in range(requests)]
     assert all(isinstance(answer, Reservation | RateLimited) for answer in answers)
     return [answer for answer in answers if isinstance(answer, Reservation)]

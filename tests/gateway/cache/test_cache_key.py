@@ -108,7 +108,7 @@ def found_at(place: Path) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two values are one in JSON: a number has one meaning, and is no truth."""
+    """Return whether two values are equal in JSON, where 1 and 1.0 are equal and 1 and true are not."""
     return (type(one) in {int, float} and type(other) in {int, float} and bool(one == other)) or _exact(one, other)
 
 

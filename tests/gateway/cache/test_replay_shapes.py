@@ -245,7 +245,7 @@ def _http(gateway: Gateway) -> httpx2.AsyncClient:
 
 
 def _is_only_usage(event: bytes) -> bool:
-    """Say whether an event is a chunk that who asked for no usage is not told."""
+    """Return whether an event is a chunk that clients without ``include_usage`` do not get."""
     return b'"choices":[]' in event.replace(b" ", b"") and b'"usage"' in event
 
 
@@ -256,5 +256,5 @@ def _without_null(value: Any) -> Any:
 
 
 def _bare(value: Any) -> Any:
-    """Return what a client was told, without null, which is as good as absent."""
+    """Return what a client received, without nulls, which mean the same as absent."""
     return [_without_null(inner) for inner in value] if isinstance(value, tuple) else _without_null(value)

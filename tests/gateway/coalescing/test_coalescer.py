@@ -1,4 +1,4 @@
-"""Identical requests in flight run once, whoever of them leaves, fails or wants another shape."""
+"""Identical requests in flight run once, whichever of them leaves, fails or wants another shape."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Paced:
 
 
 def start(gateway: Gateway, body: Any, count: int = 1, **how: Any) -> list[Running]:
-    """Send the same request so many times at once."""
+    """Send the same request ``count`` times at once."""
     exchanges = [gateway.exchange(body, **how) for _ in range(count)]
     return [(exchange, asyncio.create_task(exchange.run())) for exchange in exchanges]
 

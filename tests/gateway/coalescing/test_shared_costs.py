@@ -59,7 +59,7 @@ async def test_shared_answers_never_overspend_a_budget_and_all_books_agree(
 
 
 async def share(gateway: Gateway) -> list[Exchange]:
-    """Ask the same far too often at once; return who is refused. One who follows leaves when it has heard something."""
+    """Send too many identical requests at once; return the refused. A follower leaves after its first chunk."""
     engine = Paced()
     gateway.let_all_say(engine.say)
     first = await lead(gateway, ASKED)

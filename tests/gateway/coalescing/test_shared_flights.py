@@ -104,7 +104,7 @@ async def _leading(requests: Requests) -> asyncio.Task[str]:
 
 
 async def _followed(requests: Requests, first: bytes = b"one") -> bool:
-    """Say whether a mirror has told this first piece."""
+    """Return whether a mirror has sent this first piece."""
     flight = requests.flights.find(NAME)
     return flight is not None and bool(flight.pieces) and flight.pieces[0].events == first
 

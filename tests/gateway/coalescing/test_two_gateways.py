@@ -20,7 +20,7 @@ from tests.gateway.fixtures.tenants import STREAMED, World, place, until
 from tests.gateway.fixtures.two_gateways import PATIENCE_SECONDS, Gateways, two_gateways
 
 FOLLOWERS = 10
-#: What a stream has told when its engine pauses.
+#: What a stream has sent when its engine pauses.
 TOLD = 2
 
 Engines = tuple[ScriptedEngine, ScriptedEngine]
@@ -36,20 +36,20 @@ class Heard:
 
     @property
     def whole(self) -> bool:
-        """Say whether it is all of the answer, and nothing else."""
+        """Return whether it is all of the answer, and nothing else."""
         events = [event for event in self.body.split(b"\n\n") if event and not event.startswith(b":")]
         return self.status == 200 and text_of(events) == "Hello" and events[-1] == b"data: [DONE]"
 
 
 @dataclass(slots=True)
 class Client:
-    """A client that hears an answer as it comes."""
+    """A client that reads a stream."""
 
     body: bytearray
     task: asyncio.Task[Heard]
 
     async def paused(self) -> None:
-        """Wait until it has heard all that its engine tells at first."""
+        """Wait until it has read everything the engine sends before its pause."""
         await until(lambda: self.body.count(b"data:") == TOLD, PATIENCE_SECONDS)
 
 
@@ -96,7 +96,7 @@ async def introduced(gateways: Gateways, engines: Engines) -> None:
 
 
 async def led_and_followed(gateways: Gateways, body: dict[str, Any]) -> tuple[Client, list[Client]]:
-    """Have one lead at the first process, and others follow at the second; all have heard what is told so far."""
+    """Start a leader at the first process and followers at the second; all have read everything sent so far."""
     leader = start(gateways, 0, body)
     await leader.paused()
     followers = [start(gateways, 1, body) for _ in range(FOLLOWERS)]

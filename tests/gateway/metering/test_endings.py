@@ -155,7 +155,7 @@ def charged_pico(gateway: Gateway) -> int:
 
 
 def settled(gateway: Gateway, books: Books) -> bool:
-    """Say whether nothing is held, and what is left is what was not charged."""
+    """Return whether nothing is held, and what is left is what was not charged."""
     held = [value for value in books.holds().values() if not value.startswith("=")]
     return not held and books.left() == LIMIT_PICO - charged_pico(gateway)
 

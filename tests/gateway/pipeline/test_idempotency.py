@@ -39,7 +39,7 @@ from tests.tenants.customers import OPERATOR
 
 ROOT = Path(__file__).parents[3]
 CHAT = "/v1/chat/completions"
-#: Not answered by the prediction cache, so that whatever is told twice was kept for that.
+#: Not answered by the prediction cache, so that a repeated answer comes from the stored response.
 ASKED = {**HELLO, "temperature": 1}
 TWICE = {**STREAMED, "temperature": 1}
 

@@ -44,7 +44,7 @@ def archive(acme: Customer) -> None:
     policy_epoch.bump()
 
 
-#: What may be taken from a key: how, and what whoever uses it is told.
+#: What may be taken from a key: how, and the error its user gets.
 LOSSES: dict[str, tuple[Callable[[Customer], object], int, str]] = {
     "revoked": (lambda acme: keys.revoke(OPERATOR, acme.key), 401, "key_revoked"),
     "suspended": (lambda acme: registry.suspend(OPERATOR, acme.tenant), 401, "tenant_suspended"),
@@ -63,7 +63,7 @@ def last_code(exchange: Exchange) -> str:
 
 
 async def begin(gateway: Gateway, count: int, key: str | None = None) -> list[tuple[Exchange, asyncio.Task[Any]]]:
-    """Start streams and wait until each has told two tokens."""
+    """Start streams and wait until each has sent two tokens."""
     begun = []
     for number in range(count):
         body = {**STREAMED, "messages": [{"role": "user", "content": f"{key} {number}"}]}

@@ -27,7 +27,7 @@ def model(gateway: Gateway) -> ServedModel:
 
 
 def several(count: int) -> list[dict[str, Any]]:
-    """Return requests of which no two are alike."""
+    """Return requests that all differ."""
     return [{**HELLO, "seed": seed} for seed in range(count)]
 
 

@@ -15,7 +15,7 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def post(body: bytes, *headers: bytes, path: bytes = b"/a") -> bytes:
-    """Return a request whose length is told."""
+    """Return a request with a Content-Length."""
     lines = [b"POST " + path + b" HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 

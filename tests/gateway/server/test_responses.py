@@ -1,4 +1,4 @@
-"""What clients are told, and when their connections end: answers, slow readers, leaving, timeouts, an orderly end."""
+"""What clients receive, and when their connections end: answers, slow readers, leaving, timeouts, an orderly end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Flood:
         self.ended = True
 
     async def is_held(self) -> None:
-        """Wait until the client takes no more."""
+        """Wait until the client stops reading."""
         before = -1
         while before != self.said_bytes:
             before = self.said_bytes

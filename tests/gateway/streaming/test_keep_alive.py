@@ -19,7 +19,7 @@ PIECE_BYTES, ALL_BUFFERS_BYTES = 64 * 1024, 32 << 20
 
 
 def told(all_events: list[bytes]) -> list[bytes]:
-    """Return what was told but comments."""
+    """Return what was sent, without comments."""
     return [event for event in all_events if event != COMMENT]
 
 

@@ -1,4 +1,4 @@
-"""Engines that fail, lie or stop: what the client is told, who is charged, and who is passed over."""
+"""Engines that fail, lie or stop: what the client gets, who is charged, and who is passed over."""
 
 from __future__ import annotations
 

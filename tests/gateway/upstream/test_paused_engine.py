@@ -1,4 +1,4 @@
-"""An engine process that is stopped where it stands, or whose clients leave: who is told what, and what it works on."""
+"""An engine process that is stopped, or whose clients leave: what clients get, and what the engine works on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def serve(gateway: Gateway, *ports: int) -> None:
 
 
 async def requests_running(engine: Replica) -> float:
-    """Return how many requests the engine works on, as its metrics tell."""
+    """Return how many requests the engine works on, by its metrics."""
 
     def ask() -> float:
         asked = urllib.request.Request(
@@ -75,7 +75,7 @@ async def requests_running(engine: Replica) -> float:
 
 
 async def works_on(engine: Replica, requests: int) -> None:
-    """Wait until the engine works on so many. Raises TimeoutError."""
+    """Wait until the engine works on this many ``requests``. Raises TimeoutError."""
     for _ in range(1500):
         if await requests_running(engine) == requests:
             return

@@ -212,7 +212,7 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[hub.Hub]
 
 
 def commit(made: Deployment) -> str:
-    """Return the commit that a deployment's engines are told to run."""
+    """Return the commit that a deployment's engines have to run."""
     arguments = made.revision.engine_args
     return arguments[arguments.index("--revision") + 1]
 

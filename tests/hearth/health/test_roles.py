@@ -1,4 +1,4 @@
-"""Every role of a running instance answers for itself, and tells nothing of tenants."""
+"""Every role of a running instance answers for itself, and reveals nothing about tenants."""
 
 from __future__ import annotations
 

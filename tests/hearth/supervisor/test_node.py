@@ -71,7 +71,7 @@ class Machine:
         return node
 
     def said(self) -> str:
-        """Return what the node has said."""
+        """Return the node's output so far."""
         return (self.folder / "node.log").read_text()
 
     def engines(self) -> list[ProcessIdentity]:
@@ -236,7 +236,7 @@ def test_the_first_machine_stops_without_the_engines_of_the_second(first: Instan
 
 
 def _wait_until_it_serves(first: Instance, second: Machine) -> None:
-    """Wait until the second node has said so and its slots are free; its row may be there from the test before."""
+    """Wait until the second node has registered and its slots are free; its row may be there from the test before."""
     wait_for(lambda: "Ready: node second" in second.said(), "the node", 60)
     wait_for(lambda: _free_slots(first, "second") == 2, "its slots", 60)
 

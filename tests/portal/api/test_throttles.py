@@ -1,4 +1,4 @@
-"""A tenant changes things so often and no more; nobody else is held up by it."""
+"""A tenant's changes a minute are bounded; nobody else is held up by it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def three_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def statuses(client: APIClient, slug: str, number: int) -> list[int]:
-    """Return what so many new keys answer."""
+    """Return the statuses of ``number`` requests for a new key."""
     return [client.post(KEYS.format(slug), {"name": "k"}, format="json").status_code for _ in range(number)]
 
 

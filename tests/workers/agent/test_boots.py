@@ -68,7 +68,7 @@ def books(fleet: Fleet, data_dir: Path, settings: LazySettings) -> Iterator[Book
 
 
 def serve(books: Books, row: Replica, body: dict[str, Any], *, leave_after: int | None = None) -> None:
-    """Send a request as a gateway does, with its records; ``leave_after`` so many bytes of a stream."""
+    """Send a request as a gateway does, with its records; the client leaves after ``leave_after`` bytes."""
     begun = msgspec.structs.replace(
         start(RequestId(new_id())),
         replica_id=ReplicaId(row.id),

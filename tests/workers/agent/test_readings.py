@@ -38,7 +38,7 @@ BUSY = {
 
 @pytest.fixture
 def fakes(data_dir: Path, fleet: Fleet) -> Iterator[FakeDevices]:
-    """Two fake devices, the second of which works hard."""
+    """Two fake devices; the second is busy."""
     path = data_dir / FakeDevices.FILE
     path.write_text(json.dumps({"fake-1": {"reading": BUSY}}))
     yield FakeDevices(2, path)

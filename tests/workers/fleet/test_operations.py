@@ -44,7 +44,7 @@ def audited(action: str) -> tuple[object, object]:
 
 
 def serve(replicas: int) -> list[Replica]:
-    """Make what was placed ready; there are so many replicas then."""
+    """Make what was placed ready, ``replicas`` in all."""
     for port, row in enumerate(Replica.objects.filter(state="reserved"), start=4711):
         Replica.objects.filter(id=row.id).update(state="ready", host="127.0.0.1", port=port, generation=1)
     rows = list(Replica.objects.filter(state="ready").order_by("id"))

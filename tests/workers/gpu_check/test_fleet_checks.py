@@ -1,4 +1,4 @@
-"""What `hearth gpu-check` finds with an agent: on an instance of its own, of which nothing stays."""
+"""What `hearth gpu-check` finds with an agent: on an instance of its own that leaves nothing behind."""
 
 from __future__ import annotations
 

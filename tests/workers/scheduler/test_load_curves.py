@@ -40,7 +40,7 @@ async def counted(client: Client) -> EngineCounters:
 
 
 async def measure(client: Client, requests: int, windows: int) -> list[Point]:
-    """Return what the engine computed while it had so many requests."""
+    """Return what the engine computed in each of the ``windows`` while it had ``requests`` at once."""
     body = {"model": "tiny", "max_tokens": COMPLETION, "ignore_eos": True, "min_tokens": COMPLETION}
 
     async def keep_busy(number: int) -> None:
@@ -126,7 +126,7 @@ def _chat(fleet: Fleet) -> Iterator[Deployment]:
 
 
 def run_at(row: Deployment, tokens: int, rate: float, *, windows: int = 4, age_moves: bool = True) -> None:
-    """Let so many windows be measured at one load, as a machine of that rate counts them."""
+    """Measure ``windows`` at one load, as a machine of that rate counts them."""
     half = target_learning.WINDOW_SECONDS / 2
     row.refresh_from_db()
     load = {row.id: DeploymentLoad(in_flight_requests=4, in_flight_tokens=tokens)}

@@ -310,7 +310,7 @@ def test_silence_and_fixed_numbers_change_nothing(ask: Facts) -> None:
 
 
 def eu_only(tokens_of_them: int, in_all: int | None = None) -> DeploymentLoad:
-    """Return a load of which some may run in one region alone."""
+    """Return a load, part of which may run in one region only."""
     return DeploymentLoad(
         in_flight_requests=1,
         in_flight_tokens=tokens_of_them if in_all is None else in_all,

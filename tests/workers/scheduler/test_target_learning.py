@@ -89,7 +89,7 @@ class Machine:
 
 
 def learn(machine: Machine, loads: Callable[[int, random.Random], float], *, windows: int = 2000) -> int:
-    """Return the target after so many windows of load that scaling keeps at the target at most."""
+    """Return the target after ``windows`` of load that scaling keeps at the target at most."""
     noise, curve, target = random.Random(7), Curve(), 16_384
     for number in range(windows):
         tokens = max(1.0, min(loads(target, noise), target * 1.3))

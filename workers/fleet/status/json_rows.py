@@ -227,7 +227,7 @@ def weights(fleet: Fleet) -> list[Row]:
 
 
 def placeholder_costs(costs: Iterable[PlaceholderCost]) -> list[Row]:
-    """Return what placeholders cost and saved, by day and pool. ``cost_usd`` is empty if nobody has said it."""
+    """Return what placeholders cost and saved, by day and pool. ``cost_usd`` is empty if it is not set."""
     return [
         {
             "day": each.day.isoformat(),

@@ -139,7 +139,7 @@ class PoolStatus:
 
     @property
     def hour_pico(self) -> int | None:
-        """Return what all its slots cost in an hour, used or not, pico-dollars; None if nobody has said."""
+        """Return what all its slots cost in an hour, used or not, pico-dollars; None if it is not set."""
         return None if self.slot_hour_pico is None else self.slot_hour_pico * self.slot_count
 
     def slots_of(self, deployment: str) -> int:

@@ -108,7 +108,7 @@ class _Advance:
         leaving = [each for each in _working(self._new) if each.leaving]
         strays = [each for each in rollout.strays if each.state not in GONE]
         self._going = _give_up_order([*_working(self._old), *leaving, *strays])
-        #: So many have to serve: no more than ever did since the rollout began.
+        #: Replicas that have to serve: at most as many as ever did since the rollout began.
         self._needed = min(deployment.desired, rollout.most_serving)
         self._serving = sum(each.serves for each in (*self._staying, *self._going))
 

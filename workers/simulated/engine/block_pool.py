@@ -131,7 +131,7 @@ class BlockPool:
             self._holders.setdefault(key, {})[block] = None
 
     def is_free(self, block: int) -> bool:
-        """Say whether no sequence uses a block."""
+        """Return whether no sequence uses a block."""
         return not self._references[block]
 
     def release(self, blocks: Sequence[int]) -> None:

@@ -53,7 +53,7 @@ class Run(Scheduled):
 
     @property
     def aborted(self) -> bool:
-        """Say whether it was ended before its last token."""
+        """Return whether it was ended before its last token."""
         return self.finish_reason == "abort"
 
     @property

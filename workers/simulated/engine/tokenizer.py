@@ -74,7 +74,7 @@ class PackedTokenizer:
 
     _SPECIAL: Mapping[str, int] = {"<|endoftext|>": 0, TURN_START: 1, TURN_END: 2}
     _PIECE = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>| ?\w+| ?[^\w\s]+|\s+")
-    #: Without these a number tells how many bytes it stands for.
+    #: Without these a number is the count of bytes it stands for.
     _AMBIGUOUS = re.compile(rb"[\0-\2]")
     _ESCAPED = 1 << 31
 

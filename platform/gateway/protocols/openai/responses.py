@@ -42,7 +42,7 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 
 
 def finish_reason_of_response(response: Mapping[str, Any]) -> str:
-    """Return why a response ended: its protocol tells only that it did, or why it is incomplete."""
+    """Return why a response ended: its protocol says only that it did, or why it is incomplete."""
     if response.get("status") == "incomplete":
         return finish_reason_of((response.get("incomplete_details") or {}).get("reason"))
     if response.get("status") != "completed":

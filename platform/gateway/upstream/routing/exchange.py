@@ -1,4 +1,4 @@
-"""Tell the gateways of other hosts what this process knows of warm prompts and loads, and hear what they tell.
+"""Exchange warm prompts and loads with the gateways of other hosts.
 
 Over one channel of Redis (publish and subscribe, so that nothing is stored), ten times a second, and only while other
 hosts have gateways. Without Redis each host routes by what it knows itself.
@@ -82,7 +82,7 @@ class RoutingExchange:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _hear(self, trouble: _Trouble) -> None:
-        """Apply what others tell while it is this process's part. Raises RedisError, OSError."""
+        """Apply the messages of others while it is this process's part. Raises RedisError, OSError."""
         async with (
             redis_address.async_client(self._url) as client,
             client.pubsub(ignore_subscribe_messages=True) as heard,

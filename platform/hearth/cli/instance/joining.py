@@ -39,8 +39,8 @@ MINUTES = click.IntRange(1, 24 * 60)
 def token(pool: str, minutes: int, name: str, portal: str, as_json: bool) -> None:
     """Make a token, and print the command to enter on the new machine.
 
-    It is valid once, for one pool, and for minutes; `hearth node revoke` ends it. Whoever has it can join: send it as
-    you would send a password. The database keeps nothing of its secret.
+    It is valid once, for one pool, and for minutes; `hearth node revoke` ends it. Anybody who has it can join: send it
+    as you would send a password. The database keeps nothing of its secret.
     """
     instance = from_environment()
     with on_database("No token was made"):

@@ -89,7 +89,7 @@ def rotate(caches: bool, finish: bool) -> None:
 
 
 def _declare(instance: Instance) -> None:
-    """Tell a database of its own which secrets its cluster has now; the embedded one is told by `hearth up`."""
+    """Store the cluster's present secrets in an external database; `hearth up` does it for the embedded one."""
     if not instance.database_url:
         return
     from hearth.provisioning import database  # Django, once the secrets are written
@@ -118,7 +118,7 @@ def _finished(instance: Instance, found: Secrets) -> Secrets:
 
 
 def _wait_for_gateways(instance: Instance, new: Secrets) -> None:
-    """Wait until this node's gateways of before count no more: until then engines start with the key they have."""
+    """Wait until this node's earlier gateways no longer count: until then engines start with the key they have."""
     newest = next(iter(new.engine_keys))
     give_up_at = time.monotonic() + GATEWAYS_SECONDS
     while time.monotonic() < give_up_at:

@@ -73,7 +73,7 @@ async def saying_nothing(request: web.Request, body: dict[str, Any]) -> web.Stre
 
 
 async def fill(gateway: Gateway, *, replicas: int = 1, most: int = 1) -> Gate:
-    """Let the model have so many replicas that run so many requests at once."""
+    """Give the model ``replicas`` that run at most ``most`` requests each at once."""
 
     def write() -> None:
         Replica.objects.update(max_requests=most)

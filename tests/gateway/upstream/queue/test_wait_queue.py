@@ -1,4 +1,4 @@
-"""Requests that find no replica wait for one: bounded, told so if they stream, and metered as all others."""
+"""Requests that find no replica wait for one: bounded, with comments if they stream, and metered as all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.serving import endpoints
 
 both_doors = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 either_way = pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
-#: A start that was measured, and what a client is told of it.
+#: A measured start, and the estimate that a client gets from it.
 START_SECONDS, RETRY_AFTER = 6.2, "7"
 
 

@@ -1,4 +1,4 @@
-"""Gateways of several hosts tell each other through Redis where prompts are warm; without it each goes on alone."""
+"""Gateways of several hosts exchange through Redis where prompts are warm; without it each works alone."""
 
 from __future__ import annotations
 
