@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "tenants",
     "catalogue",
+    "notifications",
     "billing",
     "workers",
     "retention",

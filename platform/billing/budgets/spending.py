@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -21,6 +21,9 @@ from django.db.models import Q, QuerySet, Sum
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import Buckets
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
+from billing.pricing.amounts import units
+from notifications import outbox
+from notifications.event_types import BUDGET_THRESHOLD_REACHED
 from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.caller_limits import Period
@@ -247,11 +250,12 @@ def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
             defaults={"tenant_id": each.tenant_id, "spent_pico": pico, "limit_pico": each.limit_pico},
         )
         if created:
+            tenant = Tenant.objects.get(id=each.tenant_id)
             audit.record(
                 SYSTEM,
                 "budget.alerted",
                 ("budget", each.id),
-                tenant=Tenant.objects.get(id=each.tenant_id),
+                tenant=tenant,
                 after={
                     "percent": percent,
                     "spent_pico": pico,
@@ -259,6 +263,29 @@ def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
                     "period_from": window.starts_at.isoformat(),
                 },
             )
+            outbox.emit(
+                BUDGET_THRESHOLD_REACHED,
+                tenant=tenant,
+                subject=("budget", each.id),
+                data=_event_data(each, window) | {"percent": percent, "spent": units(pico)},
+                dedupe_key=f"{each.id} {window.start} {percent}",
+            )
+
+
+def _event_data(each: ActiveBudget, window: Window) -> dict[str, Any]:
+    """Return what events about a budget say of it."""
+    budget = Budget.objects.select_related("project").get(id=each.id)
+    return {
+        "budget": str(budget.id),
+        "project": budget.project.slug if budget.project is not None else None,
+        "key": str(budget.key_id) if budget.key_id is not None else None,
+        "model": budget.model_name,
+        "period": budget.period,
+        "period_from": window.starts_at.isoformat(),
+        "action": budget.action,
+        "limit": units(each.limit_pico),
+        "currency": budget.currency,
+    }
 
 
 def stored_requests(names: Iterable[str]) -> frozenset[str]:

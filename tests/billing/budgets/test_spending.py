@@ -11,7 +11,10 @@ from billing.budgets import spending
 from billing.budgets.spending import ActiveBudget, Window
 from billing.drain import batch
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord
+from billing.pricing.amounts import units
 from billing.pricing.prices import DEMO_RATES
+from notifications.event_types import BUDGET_THRESHOLD_REACHED
+from notifications.models import Event
 from tenants.ids import new_id
 from tenants.models import AuditEntry, Budget, Tenant
 from tenants.policy import budgets
@@ -143,6 +146,11 @@ def test_an_alert_is_raised_once_for_each_percentage_and_period(acme: Customer) 
     ]
     entries = AuditEntry.objects.filter(action="budget.alerted", tenant=acme.tenant)
     assert [entry.after["percent"] for entry in entries.order_by("id") if entry.after] == [50, 80, 100, 50]
+    events = Event.objects.filter(type=BUDGET_THRESHOLD_REACHED.name, tenant=acme.tenant).order_by("id")
+    assert [event.data["percent"] for event in events] == [50, 80, 100, 50]
+    first = events[0]
+    assert (first.subject, first.data["spent"]) == (f"budget/{made.id}", units(2 * AMOUNT_PICO))
+    assert (first.data["period"], first.data["period_from"]) == (made.period, march.isoformat())
 
 
 def test_a_wider_limit_takes_no_alert_back(acme: Customer) -> None:

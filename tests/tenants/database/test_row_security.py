@@ -37,6 +37,7 @@ from billing.models import (
     UsageRollup,
 )
 from catalogue.models import Model
+from notifications.models import Event
 from retention.models import Erasure
 from tenants.database.rls import TENANT_ROLE, as_tenant
 from tenants.ids import TenantId, new_id
@@ -255,6 +256,9 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         name=customer.tenant.slug, tenant_id=customer.tenant.id
     ),
     "billing_priceversion": lambda customer: price(PriceBook.objects.get(tenant_id=customer.tenant.id)),
+    "notifications_event": lambda customer: Event.objects.create(
+        type="hearth.budget_threshold.reached.v1", tenant=customer.tenant, subject="budget/1", data={}, dedupe_key="1"
+    ),
     "retention_erasure": lambda customer: Erasure.objects.create(tenant=customer.tenant),
     "workers_deferredrequest": lambda customer: DeferredRequest.objects.create(
         tenant=customer.tenant,

@@ -1,0 +1,71 @@
+"""The types of events: what each one means, what its data holds, and who is told by e-mail.
+
+A name is ``hearth.<noun>.<past verb>.v<number>``. Data never changes its meaning under one name: what a receiver could
+misread gets the next number. It holds no prompt, no response and no secret. Amounts of money are decimal text in units
+of the currency, such as ``"12.34"``, because JSON numbers lose digits; moments are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from notifications.errors import UnknownEventType
+from tenants.models import Membership
+
+_NAME = re.compile(r"hearth\.[a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*\.v[1-9][0-9]*")
+OWNER, BILLING = Membership.Role.OWNER, Membership.Role.BILLING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventType:
+    """One type of event. ``fields``: the names in its data, each with its meaning; all of them are always there.
+
+    ``mail_roles``: the members of the tenant who get an e-mail. ``mail_operators``: operators do. ``is_optional``: a
+    person may refuse the e-mail.
+    """
+
+    name: str
+    about: str
+    fields: Mapping[str, str]
+    is_tenants: bool = True
+    mail_roles: tuple[str, ...] = ()
+    mail_operators: bool = False
+    is_optional: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the name. Raises ValueError."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name} is not hearth.<noun>.<past verb>.v<number>")
+
+
+BUDGET_THRESHOLD_REACHED = EventType(
+    name="hearth.budget_threshold.reached.v1",
+    about="A percentage of a budget was spent. Once per percentage and period.",
+    fields={
+        "budget": "Id of the budget.",
+        "project": "Slug of the project that it limits; null: none.",
+        "key": "Id of the API key that it limits; null: none.",
+        "model": "The model that it limits; empty: all together.",
+        "period": "day, week, month or total.",
+        "period_from": "Beginning of the period.",
+        "action": "block: requests that could exceed the budget are refused; alert: none is.",
+        "percent": "The percentage.",
+        "spent": "What was spent.",
+        "limit": "The budget.",
+        "currency": "Currency of both.",
+    },
+    mail_roles=(OWNER, BILLING),
+)
+
+#: In the order of the documentation.
+EVENT_TYPES: tuple[EventType, ...] = (BUDGET_THRESHOLD_REACHED,)
+BY_NAME: Mapping[str, EventType] = {each.name: each for each in EVENT_TYPES}
+
+
+def find(name: str) -> EventType:
+    """Return the type of that name. Raises UnknownEventType."""
+    if name not in BY_NAME:
+        raise UnknownEventType(name)
+    return BY_NAME[name]

@@ -1,0 +1,5 @@
+"""The tables of notifications."""
+
+from notifications.models.events import Event
+
+__all__ = ["Event"]
