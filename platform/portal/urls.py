@@ -22,7 +22,7 @@ from portal.pages.operator import (
     tenants,
 )
 from portal.pages.sign_in import SignInView
-from portal.pages.tenant import cache, keys, limits, projects, statements
+from portal.pages.tenant import billing, cache, keys, limits, projects, statements
 from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
@@ -69,6 +69,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
+    path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),

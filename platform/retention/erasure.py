@@ -2,8 +2,9 @@
 
 Erased are its name and slug, the names of its projects and keys, the addresses its keys were bound to, its members and
 the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids and error texts
-that clients sent with requests, deferred requests, and everything it has in Redis. Names of models and plans
-stay: they are on statements.
+that clients sent with requests, deferred requests, the name, address, tax id and e-mails of its billing account, and
+everything it has in Redis. Names of models and plans stay: they are on statements. So do the currency, country, tax
+rate and terms of payment of its account.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from redis import RedisError
 
+from billing.accounts import account
 from billing.models import PriceBook
 from retention import metrics
 from retention.models import Erasure
@@ -116,6 +118,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     slug = f"{ERASED}-{locked.id.hex[-12:]}"
     Tenant.objects.filter(id=locked.id).update(slug=slug, name=ERASED, trust_group="")
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
+    account.erase(locked)
     people = _erase_people(locked)
     key_ids = list(ApiKey.objects.filter(tenant=locked).values_list("id", flat=True))
     keys = ApiKey.objects.filter(tenant=locked).exclude(name=ERASED)

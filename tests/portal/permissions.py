@@ -192,6 +192,7 @@ class Scene:
 
 BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
+    "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
     "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
@@ -270,6 +271,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/cache/{setting}/remove/": lambda place: {},
     "POST /portal/tenants/{slug}/cache/purge/": lambda place: {"what": "key", "key": str(place.key.id)},
     "POST /portal/tenants/{slug}/policy/": lambda place: {"queue_seconds": "5"},
+    "POST /portal/tenants/{slug}/billing/": lambda place: {
+        "payment_terms_days": "9", "issuer": "hearth", "currency": "USD",
+    },
     "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
     "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},
     "POST /portal/tenants/{slug}/archive/": lambda place: {},

@@ -18,6 +18,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 from redis import Redis, RedisError
 
+from billing.accounts import account
 from billing.models import UsageRecord, UsageRollup
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
@@ -61,6 +62,7 @@ def acme() -> Tenant:
     members.put(OPERATOR, globex, "carol", "owner")
     anna = Actor(kind="user", name="anna", user=User.objects.get(username="anna"))
     project = registry.create_project(anna, tenant, slug="anna-s", name="Anna's")
+    account.change(OPERATOR, tenant, legal_name="Anna Smith", billing_emails=["anna@smith.example"], country="DE")
     keys.issue(anna, project, name="Anna's laptop", scopes=["inference"], allowed_networks=["203.0.113.7/32"])
     for owner in (tenant, globex):
         row = row_at(NOW - timedelta(days=40), TenantId(owner.id))

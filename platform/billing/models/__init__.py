@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from billing.models.accounts import BillingAccount
 from billing.models.books import (
     NO_KEY,
     BillingMonth,
@@ -26,6 +27,7 @@ from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 
 __all__ = [
     "NO_KEY",
+    "BillingAccount",
     "BillingMonth",
     "BootUsage",
     "BudgetAlert",

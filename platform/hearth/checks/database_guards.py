@@ -64,6 +64,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
     ),
     ("balanced", "hearth_ledger_balances", "billing_ledgerentry"),
     ("late_postings", "hearth_note_late_posting", "billing_ledgertransaction"),
+    ("keep_currency", "hearth_keep_currency", "tenants_tenant"),
 )
 _MAKE = {
     "balanced": (
@@ -73,6 +74,10 @@ _MAKE = {
     "late_postings": (
         "CREATE TRIGGER late_postings AFTER INSERT ON {table} FOR EACH ROW "
         "WHEN (NEW.kind = 'usage' AND NEW.source LIKE 'usage:%') EXECUTE FUNCTION {function}();"
+    ),
+    "keep_currency": (
+        "CREATE TRIGGER keep_currency BEFORE UPDATE OF currency ON {table} FOR EACH ROW "
+        "WHEN (OLD.currency IS DISTINCT FROM NEW.currency) EXECUTE FUNCTION {function}();"
     ),
 }
 _MAKE_APPEND_ONLY = (

@@ -13,6 +13,7 @@ import click
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
 from hearth.cli import (
+    accounts,
     apply,
     backup,
     checks,
@@ -102,6 +103,7 @@ for command in (
     backup.backup_key,
     backup.restore,
     reconcile.reconcile,
+    accounts.account,
     months.month,
     plans.plan,
     prices.price,

@@ -29,6 +29,8 @@ SCRAPE = "scrape"
 
 #: Roles that may create, change and revoke keys.
 KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.value})
+#: Roles that see to whom the tenant's invoices are addressed.
+BILLING_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.BILLING.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class Principal:
     manages: frozenset[TenantId] | None
     #: Tenants of which this user is an owner; None for all.
     owns: frozenset[TenantId] | None = frozenset()
+    #: Tenants of which this user is an owner or billing member; None for all.
+    bills: frozenset[TenantId] | None = frozenset()
     #: Scopes of a key; None for a user, whose role decides.
     scopes: frozenset[str] | None = None
     #: Models that a key may call; empty for all that its tenant sees, and for users.
@@ -77,6 +81,10 @@ class Principal:
         """Return whether this is a user with every right in that tenant."""
         return self.owns is None or TenantId(tenant_id) in self.owns
 
+    def handles_bills_of(self, tenant_id: UUID) -> bool:
+        """Return whether this is an operator, or an owner or billing member of that tenant."""
+        return self.bills is None or TenantId(tenant_id) in self.bills
+
     def may_find_targets(self) -> bool:
         """Return whether this principal may see what Prometheus scrapes."""
         return self.is_operator or (self.kind == "scraper" and SCRAPE in (self.scopes or ()))
@@ -90,7 +98,7 @@ def principal_of_user(user: User) -> Principal:
     """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
     actor = Actor(kind="user", name=user.get_username(), user=user)
     if user.is_staff:
-        return Principal(kind="operator", actor=actor, tenants=None, manages=None, owns=None, user=user)
+        return Principal(kind="operator", actor=actor, tenants=None, manages=None, owns=None, bills=None, user=user)
     roles: Mapping[UUID, str] = dict(
         Membership.objects.filter(user=user)
         .exclude(tenant__state=Tenant.State.ARCHIVED)
@@ -102,6 +110,7 @@ def principal_of_user(user: User) -> Principal:
         tenants=frozenset(TenantId(tenant_id) for tenant_id in roles),
         manages=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in KEY_ROLES),
         owns=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role == Membership.Role.OWNER),
+        bills=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in BILLING_ROLES),
         user=user,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
+from portal.api.billing import account
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -44,6 +45,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/settings", cache.SettingsView.as_view()),
     path("tenants/<slug:tenant>/cache/settings/<uuid:setting>", cache.SettingView.as_view()),
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
+    path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("tenants/<slug:tenant>/months", months.TenantMonthsView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/close", months.CloseMonthView.as_view()),

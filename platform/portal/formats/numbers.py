@@ -20,6 +20,11 @@ def compact(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def basis_points(rate: int) -> str:
+    """Write hundredths of a percent as a percentage."""
+    return f"{rate / 100:.2f}".rstrip("0").rstrip(".") + " %"
+
+
 def percent(share: float | None) -> str:
     """Write a share of 0 to 1 as a percentage; an en dash for None."""
     return NOTHING if share is None else f"{share * 100:.1f} %"

@@ -132,7 +132,7 @@ def show(
         "principal": principal,
         "rail": rail_links(principal, tenant),
         "others": other_tenants(principal, tenant),
-        "tabs": tenant_links(tenant) if tenant and principal.is_operator else (),
+        "tabs": tenant_links(principal, tenant) if tenant and principal.is_operator else (),
         "tenant": tenant,
         "active": active,
         "active_rail": "tenants" if tenant and principal.is_operator else active,
@@ -157,16 +157,17 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="secrets", label="Secrets", icon="secrets", url=reverse("portal:secrets")),
             Link(key="retention", label="Retention", icon="retention", url=reverse("portal:retention")),
         )
-    return tenant_links(tenant) if tenant else ()
+    return tenant_links(principal, tenant) if tenant else ()
 
 
-def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
-    """Return the links to one tenant's pages."""
+def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
+    """Return the links to the pages of one tenant that this principal may see."""
     names = (
         ("home", "Home", "home", "portal:tenant"),
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("savings", "Savings", "savings", "portal:savings"),
         ("statement", "Statement", "statement", "portal:statement"),
+        *((("billing", "Billing", "billing", "portal:billing"),) if principal.handles_bills_of(tenant.id) else ()),
         ("tenant-prices", "Prices", "prices", "portal:tenant-prices"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("projects", "Projects", "projects", "portal:projects"),

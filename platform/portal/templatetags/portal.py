@@ -20,6 +20,7 @@ for _format in (
     numbers.count,
     numbers.compact,
     numbers.percent,
+    numbers.basis_points,
     numbers.milliseconds,
     numbers.seconds,
     numbers.whole_duration,

@@ -43,6 +43,7 @@ PAGES = (
     f"{TENANT}savings/",
     f"{TENANT}statement/",
     f"{TENANT}prices/",
+    f"{TENANT}billing/",
     f"{TENANT}keys/",
     f"{TENANT}limits/",
     f"{TENANT}cache/",

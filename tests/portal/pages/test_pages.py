@@ -43,6 +43,7 @@ TENANT_PAGES = (
     "requests/",
     "savings/",
     "statement/",
+    "billing/",
     "prices/",
     "keys/",
     "limits/",

@@ -17,6 +17,7 @@ from django.db.utils import DatabaseError
 from django.utils import timezone
 
 from billing.models import (
+    BillingAccount,
     BillingMonth,
     BudgetAlert,
     BudgetWindow,
@@ -195,6 +196,9 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         first_id=new_id(),
         behind_id=new_id(),
         document={},
+    ),
+    "billing_billingaccount": lambda customer: BillingAccount.objects.update_or_create(
+        tenant_id=customer.tenant.id, defaults={"legal_name": customer.tenant.name}
     ),
     "billing_billingmonth": closing,
     "billing_monthline": lambda customer: MonthLine.objects.create(

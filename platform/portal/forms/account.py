@@ -1,0 +1,73 @@
+"""The form of a tenant's billing account."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from billing.accounts.account import DETAILS, Account
+from billing.models import BillingAccount
+from billing.models.accounts import LONGEST, LONGEST_TERMS_DAYS
+from portal.forms.base import Names, PageForm, choice, whole_number
+
+_PERCENT = re.compile(r"[0-9]{1,3}([.,][0-9]{1,2})?")
+
+
+def _text(name: str, label: str, help_text: str = "") -> forms.CharField:
+    return forms.CharField(label=label, required=False, max_length=LONGEST[name], help_text=help_text)
+
+
+class AccountForm(PageForm):
+    """All details and the currency."""
+
+    id_prefix = "account"
+
+    legal_name = _text("legal_name", "Legal name")
+    address_lines = forms.CharField(
+        label="Address", required=False, widget=forms.Textarea({"rows": 2}), help_text="Street and the like."
+    )
+    postcode = _text("postcode", "Postcode")
+    city = _text("city", "City")
+    country = _text("country", "Country", "Two letters, such as DE.")
+    tax_id = _text("tax_id", "Tax id", "Such as a VAT number.")
+    tax_rate = forms.CharField(
+        label="Tax rate, in percent", required=False, widget=forms.TextInput({"inputmode": "decimal"})
+    )
+    tax_note = _text("tax_note", "Note on tax", "Why the rate is what it is; printed on invoices.")
+    payment_terms_days = whole_number("Payment within, in days", LONGEST_TERMS_DAYS, required=True)
+    billing_emails = Names(label="E-mails for invoices", required=False, help_text="With commas between them.")
+    issuer = choice("Invoices are written by", BillingAccount.Issuer.choices)
+    currency = forms.CharField(
+        label="Currency", max_length=3, help_text="Three letters. Fixed once something is charged."
+    )
+    fields_of_errors = {"tax_rate_basis_points": "tax_rate"}
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, account: Account) -> None:
+        details = {name: getattr(account.details, name) for name in DETAILS if name in self.base_fields}
+        initial = details | {
+            "address_lines": "\n".join(account.details.address_lines),
+            "tax_rate": f"{Decimal(account.details.tax_rate_basis_points) / 100:.2f}",
+            "currency": account.currency,
+        }
+        super().__init__(data, initial=initial)
+        if account.currency_is_fixed:
+            self.fields["currency"].widget.attrs["readonly"] = True
+
+    def clean_tax_rate(self) -> int:
+        """Return the rate in basis points. Raises ValidationError."""
+        text = self.cleaned_data["tax_rate"].strip() or "0"
+        if not _PERCENT.fullmatch(text) or Decimal(text.replace(",", ".")) > 100:
+            raise ValidationError("Enter a rate from 0 to 100 with at most two decimals, such as 19.")
+        return int(Decimal(text.replace(",", ".")) * 100)
+
+    def changes(self) -> dict[str, Any]:
+        """Return what was typed, as ``account.change`` takes it."""
+        found = dict(self.cleaned_data)
+        found["tax_rate_basis_points"] = found.pop("tax_rate")
+        found["address_lines"] = tuple(found["address_lines"].splitlines())
+        return found
