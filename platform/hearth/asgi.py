@@ -1,7 +1,7 @@
 """The ASGI application of every web role, dispatched by path.
 
-``gateway`` serves ``/v1/`` with the raw application and no pages; ``portal`` serves Django and Channels; ``all``
-(runserver, tests) serves everything through Django.
+``gateway`` serves ``/v1/`` with the raw application and no pages; ``portal`` serves Django and Channels, and below
+``/v1/`` only ``organization``; ``all`` (runserver, tests) serves everything through Django.
 """
 
 from __future__ import annotations
@@ -106,9 +106,11 @@ class PortalRole:
         from django.core.asgi import get_asgi_application
 
         from portal.access.load_limits import LoadLimits
+        from portal.access.paths import is_inference
         from portal.routing import websocket_urlpatterns
 
         self._serves_inference = serves_inference
+        self._is_inference = is_inference
         self._django = get_asgi_application()
         websockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
         self._pages = LoadLimits(self._django)
@@ -120,7 +122,7 @@ class PortalRole:
             await self._websockets(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif not scope["path"].startswith("/v1/"):
+        elif not self._is_inference(scope["path"]):
             await self._pages(scope, receive, send)
         elif self._serves_inference:
             await self._django(scope, receive, send)
@@ -167,7 +169,7 @@ async def wrong_port(scope: Any, receive: Any, send: Any) -> None:
         return
     error = NotFound(
         f"Nothing is served at {scope['path']} on this port. /v1/ is on the gateway's port, "
-        "/portal/ and /api/v1/ are on the next one.",
+        "/portal/, /api/v1/ and /v1/organization/ are on the next one.",
         "unknown_path",
     )
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]

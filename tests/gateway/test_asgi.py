@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from django.conf import settings
 
 from billing.errors import WalFull
 from gateway.asgi import UNCHECKED_BYTES, GatewayApp
@@ -164,6 +165,7 @@ async def test_head_works_where_get_does(gateway: Gateway) -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/nothing", 404, "unknown_path"),
+        ("GET", "/v1/organization/costs", 404, "served_by_portal"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("POST", "/v1/requests/x", 405, "method_not_allowed"),
@@ -177,5 +179,20 @@ async def test_a_path_or_method_that_is_not_served_is_said_so(
     asked = await gateway.ask(method=method, path=path)
     assert (asked.status, asked.error["code"]) == (status, code)
     assert (status == 405) == ("allow" in asked.answer_headers)
-    before_the_key_is_checked = code in ("unknown_path", "method_not_allowed")
+    before_the_key_is_checked = code in ("unknown_path", "method_not_allowed", "served_by_portal")
     assert before_the_key_is_checked == (asked.answer_headers.get("connection") == "close")
+
+
+@pytest.mark.parametrize(
+    ("host", "where"),
+    [
+        (f"llm.example:{settings.GATEWAY_PORT}", f"http://llm.example:{settings.GATEWAY_PORT + 1}/v1."),
+        (f"[::1]:{settings.GATEWAY_PORT}", f"http://[::1]:{settings.GATEWAY_PORT + 1}/v1."),
+        ("llm.example", f"port is {settings.GATEWAY_PORT + 1}"),
+        (f"<b>:{settings.GATEWAY_PORT}", f"port is {settings.GATEWAY_PORT + 1}"),
+    ],
+)
+async def test_usage_and_costs_are_said_to_be_at_the_portal(gateway: Gateway, host: str, where: str) -> None:
+    asked = await gateway.ask(method="GET", path="/v1/organization/usage/completions", headers={"host": host})
+    assert asked.status == 404
+    assert where in asked.error["message"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -154,7 +155,11 @@ class Scene:
         body = BODIES[action](place) if action in BODIES else None
         send = getattr(self.apis[role], method.lower())
         kind = {"content_type": "text/csv"} if isinstance(body, str) else {"format": "json"}
-        status = send(f"/api/v1{self._filled(path, place)}", *([] if body is None else [body]), **kind).status_code
+        address = self._filled(path, place)
+        if path.startswith("/v1/organization"):
+            status = send(f"{address}?start_time={int(time.time())}", HTTP_OPENAI_ORGANIZATION="acme").status_code
+        else:
+            status = send(f"/api/v1{address}", *([] if body is None else [body]), **kind).status_code
         assert status < 300 or status in {401, 403, 404}, f"{role}, {action}: {status}"
         return bool(status < 300)
 
@@ -186,6 +191,7 @@ class Scene:
             "replica": self.fleet.ready.id, "node": node, "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
+            "kind": "completions",
         }  # fmt: skip
         return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
 
@@ -347,7 +353,7 @@ def is_placed(action: str) -> bool:
 
 #: Lists and sums of which a key sees the part of its project.
 NARROWED = re.compile(
-    r"GET (/usage.*|/audit"
+    r"GET (/usage.*|/audit|/v1/organization/.*"
     r"|/tenants/\{tenant\}/(projects|keys|limits|budgets|cache|cache/settings|statements/\{month\}))"
 )
 
@@ -359,14 +365,15 @@ def _allowed(action: str, role: str) -> str:
 
 
 def endpoints() -> Iterator[str]:
-    """Yield every method and path of the management API."""
-    for pattern in api_urls.urlpatterns:
+    """Yield every method and path of the management API, and of OpenAI's admin API."""
+    paths = {"/": api_urls.urlpatterns, "/v1/organization/": api_urls.organization}
+    for prefix, pattern in ((prefix, each) for prefix, patterns in paths.items() for each in patterns):
         view = getattr(pattern.callback, "view_class", None)
         if view is None or "(?P<rest>" in str(pattern.pattern):
             continue
         for method in ("get", "post", "put", "patch", "delete"):
             if hasattr(view, method):
-                yield f"{method.upper()} /{_path(pattern)}"
+                yield f"{method.upper()} {prefix}{_path(pattern)}"
 
 
 def pages_and_forms(scene: Scene) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from functools import partial
 from uuid import UUID
 
 import orjson
+from django.conf import settings
 
 from catalogue.registry import ServedModel
 from gateway import metrics
@@ -47,10 +49,14 @@ from tenants.snapshot.snapshot import Caller
 
 log = logging.getLogger(__name__)
 
+#: A host's name or address without a port, as an error may repeat it.
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 MODELS = "/v1/models"
 #: Where OpenAI stores responses; Hearth does not.
 STORED_RESPONSES = "/v1/responses/"
 COMPACTION = STORED_RESPONSES + "compact"
+#: OpenAI's admin API, which the portal serves.
+ORGANIZATION = "/v1/organization"
 #: The status that counts a request whose client disconnected before its response began.
 CLIENT_GONE = 499
 #: For larger bodies limits are looked at before they are read or parsed. Below, a request is parsed first: that takes
@@ -183,6 +189,8 @@ class Pipeline:
                 "Hearth does not store responses. Send the whole conversation as 'input' instead.",
                 "response_not_stored",
             )
+        if path == ORGANIZATION or path.startswith(ORGANIZATION + "/"):
+            raise _served_by_portal(request)
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path", closes=True)
 
@@ -371,6 +379,24 @@ def refused(error: GatewayError, timeline: RequestTimeline) -> Response:
         status=error.status,
         headers=[*JSON, *timeline.headers, *error.headers, *(CLOSE if error.closes else ())],
         body=timeline.endpoint.error_body(error),
+    )
+
+
+def _served_by_portal(request: Request) -> NotFound:
+    """Return the error that names the portal's address, as seen from the address that the client used.
+
+    Behind a proxy both have one address; otherwise the portal's port is the one after the gateway's.
+    """
+    host = request.headers.get("host", "")
+    name, colon, port = host.rpartition(":")
+    if colon and port == str(settings.GATEWAY_PORT) and _HOST.fullmatch(name):
+        where = f"Use the base URL http://{name}:{settings.GATEWAY_PORT + 1}/v1."
+    else:
+        where = f"Its port is {settings.GATEWAY_PORT + 1}; a proxy must pass {ORGANIZATION}/ there."
+    return NotFound(
+        f"The portal serves usage and costs ({request.path[:64]}), not the gateway. {where}",
+        "served_by_portal",
+        closes=True,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from django.conf import settings
 
+from portal.access.paths import ORGANIZATION
 from tenants import networks
 
 Message = MutableMapping[str, Any]
@@ -289,7 +290,7 @@ async def _reject(error: _Rejected, scope: Any, send: Send) -> None:
     """Answer in the API's envelope, or with a line of text to a browser."""
     kind = "invalid_request_error" if error.status < 500 else "api_error"
     headers = [(b"connection", b"close"), *([(b"retry-after", b"5")] if error.status == 503 else [])]
-    if scope["path"].startswith("/api/"):
+    if scope["path"].startswith(("/api/", ORGANIZATION)):
         content_type = b"application/json"
         text = json.dumps({"error": {"message": error.message, "type": kind, "param": None, "code": error.code}})
     else:

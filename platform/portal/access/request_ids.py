@@ -9,6 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+from portal.access.paths import is_inference
 from tenants.ids import new_id
 from tenants.request_log import REQUEST_ID, logs_requests, requests_log
 
@@ -24,7 +25,7 @@ def add(get_response: Get) -> Get:
 
         async def asynchronous(request: HttpRequest) -> HttpResponseBase:
             responding: Awaitable[HttpResponseBase]
-            if request.path.startswith("/v1/"):
+            if is_inference(request.path):
                 responding = get_response(request)
                 return await responding
             token = REQUEST_ID.set(str(new_id()))
@@ -37,7 +38,7 @@ def add(get_response: Get) -> Get:
         return markcoroutinefunction(asynchronous)
 
     def synchronous(request: HttpRequest) -> HttpResponseBase:
-        if request.path.startswith("/v1/"):
+        if is_inference(request.path):
             untouched: HttpResponseBase = get_response(request)
             return untouched
         token = REQUEST_ID.set(str(new_id()))

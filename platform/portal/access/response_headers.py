@@ -10,6 +10,8 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+from portal.access.paths import is_inference
+
 #: Of a page: its own scripts, styles, images and live updates, nothing from elsewhere.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -40,7 +42,7 @@ def add(get_response: Get) -> Get:
 
 def _with_headers(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     """Nothing is cached, so that the browser's next user cannot go back to it."""
-    if request.path.startswith("/v1/"):
+    if is_inference(request.path):
         return response
     is_page = response.headers.get("Content-Type", "").startswith("text/html")
     response.headers["Content-Security-Policy"] = _page_policy(request) if is_page else OTHER_POLICY

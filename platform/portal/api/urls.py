@@ -1,4 +1,4 @@
-"""``/api/v1/``."""
+"""``/api/v1/``, and ``/v1/organization/``, which the portal serves beside it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from portal.api.fleet import (
     views,
 )
 from portal.api.openapi import schema
+from portal.api.organization import views as organization_views
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, months, partitions, plans, prices, savings, statements, usage
 
@@ -111,5 +112,11 @@ urlpatterns: list[URLPattern] = [
     path("reconciliation/boots", reconciliation.BootsView.as_view()),
     path("retention", retention.RetentionView.as_view()),
     path("audit", audit.AuditView.as_view()),
+    re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),
+]
+
+organization: list[URLPattern] = [
+    path("usage/<slug:kind>", organization_views.UsageView.as_view()),
+    path("costs", organization_views.CostsView.as_view()),
     re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),
 ]

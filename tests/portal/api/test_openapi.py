@@ -13,6 +13,7 @@ from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
 from drf_spectacular.validation import validate_schema
 
 from gateway.protocols.endpoint_table import ENDPOINTS
+from portal.access.paths import is_inference
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_every_operation_has_a_summary_and_the_server_of_its_port(document: Any)
         for operation in item.values():
             assert operation["summary"], path
             served = operation.get("servers", direct["servers"])
-            assert [each["url"] for each in served] == [gateway if path.startswith("/v1/") else portal]
+            assert [each["url"] for each in served] == [gateway if is_inference(path) else portal]
     proxied = Client().get("/api/v1/openapi.json", HTTP_HOST="localhost").json()
     assert {each["url"] for each in proxied["paths"]["/v1/models"]["get"]["servers"]} == {"http://localhost"}
     assert document["paths"]["/api/v1/models/{name}"]["patch"]["summary"] == "Change model"
