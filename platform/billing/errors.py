@@ -147,10 +147,12 @@ class PriceRefused(BillingError):
 
 
 class PriceOutOfRange(PriceRefused):
-    """Carries the token class, its price and the highest allowed price, in pico-dollars."""
+    """Carries the token class, its price and the highest allowed price, in pico-dollars, or a multiplier likewise."""
 
-    def __init__(self, model_name: str, token_class: str, pico: int, highest_pico: int) -> None:
-        super().__init__(model_name, f"{token_class} of {pico} pico; allowed: 0 to {highest_pico}")
+    def __init__(self, model_name: str, token_class: str, pico: int, highest_pico: int, *, priority: str = "") -> None:
+        of = f"{token_class} of {pico}{'' if token_class.endswith('_bp') else ' pico'}"
+        at = f" at {priority} priority" if priority else ""
+        super().__init__(model_name, f"{of}{at}; allowed: 0 to {highest_pico}")
         self.token_class = token_class
         self.pico = pico
         self.highest_pico = highest_pico
@@ -169,7 +171,8 @@ class PriceJump(PriceRefused):
     """Carries the token class and both prices, in pico-dollars per token (per request for a prediction hit)."""
 
     def __init__(self, model_name: str, token_class: str, before_pico: int, after_pico: int) -> None:
-        super().__init__(model_name, f"{token_class} from {before_pico} to {after_pico} pico, more than tenfold")
+        unit = "" if token_class.endswith("_bp") else " pico"
+        super().__init__(model_name, f"{token_class} from {before_pico} to {after_pico}{unit}, more than tenfold")
         self.token_class = token_class
         self.before_pico = before_pico
         self.after_pico = after_pico

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -59,9 +59,5 @@ def price_from(moment: datetime, rates: Rates, model_name: str = "demo") -> Pric
         book=ensure_price_book(),
         model_name=model_name,
         effective_from=moment,
-        prompt_pico=rates.prompt_pico,
-        cached_prompt_pico=rates.cached_prompt_pico,
-        completion_pico=rates.completion_pico,
-        prediction_hit_pico=rates.prediction_hit_pico,
-        coalesced_pico=rates.coalesced_pico,
+        **asdict(rates),
     )

@@ -49,7 +49,8 @@ class Row:
         if self.cache_result == "coalesced":
             return PRICE["coalesced_pico"]
         per_token = (PRICE["prompt_pico"], PRICE["cached_prompt_pico"], PRICE["completion_pico"])
-        return sum(count * price for count, price in zip(self.tokens, per_token, strict=True))
+        own = PRICE["request_pico"] if any(self.tokens) else 0
+        return own + sum(count * price for count, price in zip(self.tokens, per_token, strict=True))
 
 
 def audit(world: World, outcomes: Iterable[Outcome]) -> list[str]:

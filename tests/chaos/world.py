@@ -35,6 +35,7 @@ PRICE = {
     "completion_pico": 600_011,
     "prediction_hit_pico": 7_000_003,
     "coalesced_pico": 9_000_011,
+    "request_pico": 3_000_017,
 }
 TENANTS = ("chaos-a", "chaos-b", "chaos-c")
 FAST, SLOW = "hearth-tiny", "chaos-slow"

@@ -116,6 +116,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     replica_generation: Annotated[int, Shown(in_api=False, in_csv=False)] = 0
     sequences: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
     prompt_copies: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
+    priority: Annotated[
+        str, Shown(doc="The tenant's priority when the request was accepted, which may be part of its price.")
+    ] = "standard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,7 @@ _FROM_CLIENTS = frozenset(
         "client_request_id",
         "error_code",
         "error_message",
+        "priority",
     }
 )
 _LENGTHS = {field.name: field.max_length for field in UsageRecord._meta.concrete_fields if field.name in _FROM_CLIENTS}
@@ -259,6 +263,7 @@ def finished(start: Start, end: End) -> UsageRow:
         replica_generation=start.replica_generation if end.replica_id is not None else 0,
         sequences=min(start.sequences, _MOST_SEQUENCES),
         prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),
+        priority=_text("priority", start.priority),
     )
 
 
@@ -326,7 +331,7 @@ def rated(row: UsageRow, price: Price | None) -> UsageRow:
         return msgspec.structs.replace(row, amount_pico=0)
     if price is None:
         return row
-    charge: Charge = rate(row, price.rates)
+    charge: Charge = rate(row, price.rates.at(row.priority))
     return msgspec.structs.replace(
         row,
         price_version_id=price.version_id,

@@ -42,6 +42,11 @@ class PriceVersion(models.Model):
     prediction_hit_pico = models.BigIntegerField(default=0)
     #: Price of one coalesced response, per request.
     coalesced_pico = models.BigIntegerField(default=0, db_default=0)
+    #: Price of each request that an engine runs, beside its tokens.
+    request_pico = models.BigIntegerField(default=0, db_default=0)
+    #: What tenants of these priorities pay for what engines do, in basis points of the prices above.
+    low_priority_bp = models.PositiveIntegerField(default=10_000, db_default=10_000)
+    high_priority_bp = models.PositiveIntegerField(default=10_000, db_default=10_000)
     effective_from = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -56,6 +61,7 @@ class PriceVersion(models.Model):
                 & Q(prediction_hit_pico__gte=0),
             ),
             models.CheckConstraint(name="coalesced_price_not_negative", condition=Q(coalesced_pico__gte=0)),
+            models.CheckConstraint(name="request_price_not_negative", condition=Q(request_pico__gte=0)),
         )
 
     def __str__(self) -> str:
@@ -153,6 +159,8 @@ class UsageRecord(models.Model):
     #: How many sequences the engine made of it, and how often it counted each prompt (``n``).
     sequences = models.PositiveSmallIntegerField(default=1, db_default=1)
     prompt_copies = models.PositiveSmallIntegerField(default=1, db_default=1)
+    #: The tenant's priority when the request was accepted, which is part of its price.
+    priority = models.CharField(max_length=8, default="standard", db_default="standard")
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).
@@ -424,6 +432,8 @@ class MonthLine(models.Model):
     quantity = models.PositiveBigIntegerField()
     unit_price_pico = models.PositiveBigIntegerField()
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    #: Whose unit price it is, where those of priorities differ.
+    priority = models.CharField(max_length=8, default="standard", db_default="standard")
 
     class Meta:
         constraints = (

@@ -189,6 +189,7 @@ def _lines(closing: BillingMonth, found: Statement) -> Iterator[MonthLine]:
             quantity=line.quantity,
             unit_price_pico=line.unit_price_pico,
             amount_pico=line.amount_pico,
+            priority=line.priority,
         )
 
 

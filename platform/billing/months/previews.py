@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from uuid import UUID
@@ -13,8 +13,9 @@ from billing.months import overview
 from billing.plans import calculation, registry
 from billing.plans.terms import Terms
 from billing.pricing.prices import PriceTable
+from billing.pricing.rating import Rates
 from billing.reports import statements
-from billing.reports.statements import Month, Statement
+from billing.reports.statements import Line, Month, Statement
 from tenants.ids import TenantId
 from tenants.models import Tenant
 
@@ -57,7 +58,7 @@ def billed_tenants(now: datetime) -> list[Tenant]:
 def of_terms(terms: Terms, currency: str, tenants: Iterable[Tenant], now: datetime) -> Iterator[Preview]:
     """Yield what each tenant's last month would have cost with these terms instead of those that it had."""
 
-    def change(was: Statement) -> Statement | str:
+    def change(_: Month, was: Statement) -> Statement | str:
         if was.currency != currency:
             return f"charged in {was.currency}"
         return replace(was, terms=calculation.apply(terms, was.lines))
@@ -73,13 +74,18 @@ def of_prices(
     Only usage of these models changes. The terms that the tenant had apply to it.
     """
 
-    def change(was: Statement) -> Statement | str:
-        lines = []
-        for line in was.lines:
-            price = table.at(was.tenant_id, line.model_name, moment) if line.model_name in model_names else None
-            if price is not None and price.currency != was.currency:
-                return f"charged in {was.currency}"
-            lines.append(line if price is None else replace(line, unit_price_pico=price.rates.of(line.token_class)))
+    def change(month: Month, was: Statement) -> Statement | str:
+        found = {name: table.at(was.tenant_id, name, moment) for name in model_names}
+        new = {name: price for name, price in found.items() if price is not None}
+        used = {line.model_name for line in was.lines} & new.keys()
+        if any(new[name].currency != was.currency for name in used):
+            return f"charged in {was.currency}"
+        needs_detail = any(_has_more_than_tokens(new[name].rates) for name in used)
+        lines = [
+            _at(line, new[line.model_name].rates) if line.model_name in new else line
+            for line in (_detailed(month, was) if needs_detail else was.lines)
+        ]
+        lines = [line for line in lines if not line.is_free_request]
         agreed = registry.agreed(was.tenant_id, date(was.year, was.month, 1))
         terms = calculation.apply(agreed.terms, lines) if agreed is not None else ()
         return replace(was, lines=tuple(lines), terms=terms)
@@ -88,7 +94,7 @@ def of_prices(
 
 
 def _previews(
-    tenants: Iterable[Tenant], now: datetime, change: Callable[[Statement], Statement | str]
+    tenants: Iterable[Tenant], now: datetime, change: Callable[[Month, Statement], Statement | str]
 ) -> Iterator[Preview]:
     for tenant in tenants:
         month = last_month(tenant, now)
@@ -97,8 +103,22 @@ def _previews(
         except MixedCurrencies as error:
             yield Preview(month=month, was=None, would_be=None, problem=str(error))
             continue
-        found = change(was)
+        found = change(month, was)
         if isinstance(found, str):
             yield Preview(month=month, was=was, would_be=None, problem=found)
         else:
             yield Preview(month=month, was=was, would_be=found)
+
+
+def _has_more_than_tokens(rates: Rates) -> bool:
+    return bool(rates.request_pico) or any(rates.at(priority) is not rates for priority in ("low", "high"))
+
+
+def _detailed(month: Month, was: Statement) -> Sequence[Line]:
+    """Return the lines by priority, with the requests that cost nothing; those that there were if requests are gone."""
+    found = statements.computed(month, is_detailed=True)
+    return found.lines if found.usage_pico == was.usage_pico else was.lines
+
+
+def _at(line: Line, rates: Rates) -> Line:
+    return replace(line, unit_price_pico=rates.at(line.priority).of(line.token_class))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from decimal import Decimal, DecimalException
 from uuid import UUID
@@ -32,16 +32,21 @@ MAX_ROWS = 2000
 LONGEST_NAME = 200
 #: A later moment is a slip, and the last years of the calendar cannot be stored in every time zone.
 LAST_YEAR = 2199
-#: The columns of amounts, with the rate that each sets and for how many tokens or requests it is.
+PER_MILLION, EACH, PERCENT = amounts.PICO // 10**6, amounts.PICO, 100
+#: The columns of amounts, with the rate that each sets and what a cell of 1 is of it.
 COLUMNS: Mapping[str, tuple[str, int]] = {
-    "prompt_per_million": ("prompt_pico", 10**6),
-    "cached_prompt_per_million": ("cached_prompt_pico", 10**6),
-    "completion_per_million": ("completion_pico", 10**6),
-    "prediction_hit_each": ("prediction_hit_pico", 1),
-    "coalesced_each": ("coalesced_pico", 1),
+    "prompt_per_million": ("prompt_pico", PER_MILLION),
+    "cached_prompt_per_million": ("cached_prompt_pico", PER_MILLION),
+    "completion_per_million": ("completion_pico", PER_MILLION),
+    "prediction_hit_each": ("prediction_hit_pico", EACH),
+    "coalesced_each": ("coalesced_pico", EACH),
+    "request_each": ("request_pico", EACH),
+    "low_priority_percent": ("low_priority_bp", PERCENT),
+    "high_priority_percent": ("high_priority_bp", PERCENT),
 }
+_DEFAULTS: Mapping[str, int] = {each.name: each.default for each in fields(Rates) if each.default is not MISSING}
 #: Columns that a file may leave out, and rows leave empty.
-OPTIONAL = ("prediction_hit_each", "coalesced_each", "tenant", "effective_from")
+OPTIONAL = (*(column for column, (rate, _) in COLUMNS.items() if rate in _DEFAULTS), "tenant", "effective_from")
 HEADER = ("model", *COLUMNS, "tenant", "effective_from")
 
 
@@ -136,7 +141,7 @@ def in_force() -> Iterator[tuple[str, ...]]:
     slugs: dict[UUID, str] = dict(Tenant.objects.values_list("id", "slug"))
     versions = PriceVersion.objects.filter(effective_from__lte=timezone.now()).select_related("book")
     for version in versions.order_by("model_name", "book_id", "-effective_from").distinct("model_name", "book_id"):
-        cells = (amounts.units(getattr(version, rate) * per) for rate, per in COLUMNS.values())
+        cells = (amounts.units(getattr(version, rate) * amounts.PICO // one) for rate, one in COLUMNS.values())
         owner = version.book.tenant_id
         yield (version.model_name, *cells, slugs.get(owner, str(owner)) if owner else "", "")
 
@@ -159,7 +164,7 @@ def _row(line: int, cells: dict[str, str]) -> Row:
     tenant = cells.get("tenant", "").strip()
     if tenant and not SLUG.fullmatch(tenant):
         raise BadPriceFile(line, "tenant", f"There is no tenant {tenant[:63]!r}")
-    rates = {rate: _pico(line, column, cells.get(column, ""), per) for column, (rate, per) in COLUMNS.items()}
+    rates = {rate: _rate(line, column, cells.get(column, "")) for column, (rate, _) in COLUMNS.items()}
     return Row(
         line=line,
         model_name=model,
@@ -169,16 +174,19 @@ def _row(line: int, cells: dict[str, str]) -> Row:
     )
 
 
-def _pico(line: int, column: str, text: str, per: int) -> int:
-    """Return an amount for ``per`` units as pico-units for one."""
+def _rate(line: int, column: str, text: str) -> int:
+    """Return the amount in a cell as the rate that it sets."""
+    rate, one = COLUMNS[column]
     if not text.strip() and column in OPTIONAL:
-        return 0
+        return _DEFAULTS[rate]
     try:
-        exact = Decimal(text.strip()) * amounts.PICO / per
+        exact = Decimal(text.strip()) * one
     except DecimalException:
         raise BadPriceFile(line, column, f"{text.strip()[:40]!r} is no amount; use a number as 0.15") from None
     if not exact.is_finite() or exact < 0 or exact > 10**18:
         raise BadPriceFile(line, column, "Use an amount of 0 or more")
+    if exact != exact.to_integral_value() and one == PERCENT:
+        raise BadPriceFile(line, column, "It has too many decimals; use two at most")
     if exact != exact.to_integral_value():
         raise BadPriceFile(line, column, "It has too many decimals: the price of one is no whole number of 10⁻¹²")
     return int(exact)

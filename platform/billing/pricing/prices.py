@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRange
 from billing.models import PriceBook, PriceVersion
+from billing.pricing.classes import LIST_PRICE_BP, PER_REQUEST
 from billing.pricing.rating import Price, Rates
 from tenants import policy_epoch
 from tenants.audit import Actor, record
@@ -29,9 +30,12 @@ from tenants.models import Tenant
 PLATFORM_BOOK = "platform"
 #: $1,000 per million tokens: with counts below 2³¹ in three classes an amount stays below 2⁶³.
 HIGHEST_TOKEN_PICO = 10**9
-#: $1 per hit or coalesced response.
+#: $1 per request.
 HIGHEST_REQUEST_PICO = 10**12
-_PER_REQUEST = frozenset({"prediction_hit_pico", "coalesced_pico"})
+#: Ten times the list price.
+HIGHEST_MULTIPLIER_BP = 10 * LIST_PRICE_BP
+RATES = tuple(each.name for each in fields(Rates))
+_PER_REQUEST = frozenset(f"{each}_pico" for each in PER_REQUEST)
 #: A larger factor, up or down, or a change to or from zero, is more likely a wrong unit than a decision.
 JUMP = 10
 #: $0.15, $0.015 and $0.60 per million tokens; hits and coalesced responses are free.
@@ -191,13 +195,7 @@ def ensure_demo_prices(actor: Actor, model_name: str) -> None:
 
 def rates_of(version: PriceVersion) -> Rates:
     """Return the rates of a version."""
-    return Rates(
-        prompt_pico=version.prompt_pico,
-        cached_prompt_pico=version.cached_prompt_pico,
-        completion_pico=version.completion_pico,
-        prediction_hit_pico=version.prediction_hit_pico,
-        coalesced_pico=version.coalesced_pico,
-    )
+    return Rates(**{name: getattr(version, name) for name in RATES})
 
 
 def in_force(model_names: Iterable[str]) -> dict[str, Rates]:
@@ -240,10 +238,19 @@ def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates |
 
 
 def _check_range(model_name: str, rates: Rates) -> None:
-    for name, pico in asdict(rates).items():
-        highest = HIGHEST_REQUEST_PICO if name in _PER_REQUEST else HIGHEST_TOKEN_PICO
-        if not 0 <= pico <= highest:
-            raise PriceOutOfRange(model_name, name, pico, highest)
+    for name, value in asdict(rates).items():
+        if not 0 <= value <= _highest(name):
+            raise PriceOutOfRange(model_name, name, value, _highest(name))
+    for priority in ("low", "high"):
+        for name, pico in asdict(rates.at(priority)).items():
+            if pico > _highest(name):
+                raise PriceOutOfRange(model_name, name, pico, _highest(name), priority=priority)
+
+
+def _highest(name: str) -> int:
+    if name.endswith("_bp"):
+        return HIGHEST_MULTIPLIER_BP
+    return HIGHEST_REQUEST_PICO if name in _PER_REQUEST else HIGHEST_TOKEN_PICO
 
 
 def _check_jump(model_name: str, before: Rates, after: Rates) -> None:

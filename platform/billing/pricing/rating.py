@@ -12,6 +12,10 @@ What is charged, by how the request ended (``state``) and its completion tokens:
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, regardless of tokens
 
+To that comes the price of a request (``request_pico``), once for each that an engine ran and that is charged for at
+least one token: so not for one that is free, or that the engine refused. Hits and coalesced responses do not pay it.
+All prices of what engines do are those of the tenant's priority (:meth:`Rates.at`).
+
 (*) The prompt classes if its tokens are estimated: the engine did not fail, but worked until its time was over, and
 nobody knows on how many tokens.
 
@@ -25,7 +29,8 @@ For a coalesced response, by whether any of it was sent:
     interrupted     nothing                     nothing
 
 Something was sent if there is a time to the first token. A hit and a coalesced response save the price of their three
-avoided classes minus the charge. A response that was cut short saves nothing: its full cost is unknown.
+avoided classes and of a request, minus the charge. A response that was cut short saves nothing: its full cost is
+unknown.
 
 ``refused`` in the middle of a response: its key was revoked or its budget spent. ``interrupted``: the gateway died.
 docs/api.md has a table of which failures lead to which state and tokens. A charge of zero still names its price
@@ -35,14 +40,16 @@ unrated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from fractions import Fraction
+from functools import lru_cache
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
-from billing.pricing.classes import LineClass
+from billing.pricing.classes import LIST_PRICE_BP, WITHOUT_ENGINE, LineClass
 
 #: States in which the platform failed: free until the first token.
 FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
@@ -50,13 +57,25 @@ FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Prices in pico-dollars: three per token; ``prediction_hit_pico`` and ``coalesced_pico`` per request."""
+    """Prices in pico-dollars, of a token or, as ``PER_REQUEST`` says, of a request; multipliers in basis points."""
 
     prompt_pico: int
     cached_prompt_pico: int
     completion_pico: int
     prediction_hit_pico: int = 0
     coalesced_pico: int = 0
+    request_pico: int = 0
+    #: What a tenant of this priority pays for what engines do; 10,000 is the list price.
+    low_priority_bp: int = LIST_PRICE_BP
+    high_priority_bp: int = LIST_PRICE_BP
+
+    def at(self, priority: str) -> Rates:
+        """Return the prices for a tenant of this priority, without multipliers.
+
+        Those of hits and coalesced responses, which wait for no replica, stay.
+        """
+        multiplier_bp = {"low": self.low_priority_bp, "high": self.high_priority_bp}.get(priority, LIST_PRICE_BP)
+        return self if multiplier_bp == LIST_PRICE_BP else _multiplied(self, multiplier_bp)
 
     def of(self, token_class: LineClass) -> int:
         """Return the price of one token, or of one request, of this class."""
@@ -111,7 +130,10 @@ FREE = Charge(amount_pico=0)
 
 
 def rate(usage: Metered, rates: Rates) -> Charge:
-    """Return the charge of one request. A saving is negative if the cached response costs more than a fresh one."""
+    """Return the charge of one request at the prices of its priority.
+
+    A saving is negative if the cached response costs more than a fresh one.
+    """
     if usage.cache_result == "hit":
         return _without_engine(usage, rates, rates.prediction_hit_pico)
     if usage.cache_result == "coalesced":
@@ -121,10 +143,12 @@ def rate(usage: Metered, rates: Rates) -> Charge:
         return Charge(amount_pico=rates.coalesced_pico) if sent else FREE
     if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0 and not _overran(usage):
         return FREE
+    is_paid = usage.prompt_tokens or usage.cached_prompt_tokens or usage.completion_tokens
     return Charge(
         amount_pico=usage.prompt_tokens * rates.prompt_pico
         + usage.cached_prompt_tokens * rates.cached_prompt_pico
-        + usage.completion_tokens * rates.completion_pico,
+        + usage.completion_tokens * rates.completion_pico
+        + (rates.request_pico if is_paid else 0),
         saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
     )
 
@@ -140,4 +164,18 @@ def _without_engine(usage: Metered, rates: Rates, amount_pico: int) -> Charge:
         + usage.avoided_cached_prompt_tokens * rates.cached_prompt_pico
         + usage.avoided_completion_tokens * rates.completion_pico
     )
+    if usage.avoided_prompt_tokens or usage.avoided_cached_prompt_tokens or usage.avoided_completion_tokens:
+        avoided += rates.request_pico
     return Charge(amount_pico=amount_pico, saved_prediction_pico=avoided - amount_pico)
+
+
+@lru_cache(maxsize=4096)
+def _multiplied(rates: Rates, multiplier_bp: int) -> Rates:
+    """Return rates with the prices of what engines do multiplied, each rounded once, half to even, to a pico-dollar."""
+    fixed = {f"{each}_pico" for each in WITHOUT_ENGINE}
+    prices = {
+        field.name: round(Fraction(getattr(rates, field.name) * multiplier_bp, LIST_PRICE_BP))
+        for field in fields(rates)
+        if field.name.endswith("_pico") and field.name not in fixed
+    }
+    return replace(rates, **prices, low_priority_bp=LIST_PRICE_BP, high_priority_bp=LIST_PRICE_BP)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import Any, cast
+from typing import Any, cast, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -27,13 +27,15 @@ from billing.plans import calculation, registry
 from billing.plans.calculation import Kind, TermsLine
 from billing.pricing import amounts
 from billing.pricing.amounts import PICO_PER_CENT, cents
-from billing.pricing.classes import PER_REQUEST, LineClass
+from billing.pricing.classes import PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
+from billing.pricing.prices import rates_of
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Project, Tenant
 
 CSV_HEADER = (
     "model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency", "adjusts", "terms",
+    "priority",
 )  # fmt: skip
 
 
@@ -49,11 +51,18 @@ class Line:
     quantity: int
     unit_price_pico: int
     adjusts_month: str | None = None
+    #: ``low`` or ``high`` where the price is one of that priority.
+    priority: Priority = "standard"
 
     @property
     def unit(self) -> str:
         """The unit of ``quantity``."""
         return "request" if self.token_class in PER_REQUEST else "token"
+
+    @property
+    def is_free_request(self) -> bool:
+        """Whether it is of requests that cost nothing beside their tokens."""
+        return self.token_class == "request" and not self.unit_price_pico
 
     @property
     def amount_pico(self) -> int:
@@ -207,10 +216,13 @@ def kept_statement(month: Month) -> Statement | None:
     )
 
 
-def computed(month: Month, project: Project | None = None, *, only_posted: bool = False) -> Statement:
+def computed(
+    month: Month, project: Project | None = None, *, only_posted: bool = False, is_detailed: bool = False
+) -> Statement:
     """Return what requests, the tenant's plan and the ledger say now.
 
-    ``only_posted``: charges are those of the ledger's postings alone. Raises MixedCurrencies.
+    ``only_posted``: charges are those of the ledger's postings alone. ``is_detailed``: each priority has lines of its
+    own, and requests that cost nothing beside their tokens have one. Raises MixedCurrencies.
     """
     groups = _groups(month.billed, project, only_posted=only_posted)
     posted = ledger.posted(month.billed) if project is None else {}
@@ -225,7 +237,7 @@ def computed(month: Month, project: Project | None = None, *, only_posted: bool 
         start=month.start,
         end=month.end,
         currency=next(iter(currencies), month.tenant.currency),
-        lines=_lines(groups),
+        lines=_lines(groups, is_detailed=is_detailed),
         savings=_savings(groups),
         requests=sum(group["requests"] for group in groups),
         free_requests=sum(group["requests"] for group in groups if group["charge"] == "free"),
@@ -255,6 +267,7 @@ def _frozen(line: MonthLine) -> Line:
         quantity=line.quantity,
         unit_price_pico=line.unit_price_pico,
         adjusts_month=line.adjusts_month or None,
+        priority=cast("Priority", line.priority),
     )
 
 
@@ -282,17 +295,18 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
             found.currency,
             line.adjusts_month or "",
             "",
+            line.priority,
         )
     for terms in found.terms:
         tokens = ("", "") if terms.tokens is None else ("token", str(terms.tokens))
         money = (str(terms.amount_pico), amounts.units(terms.amount_pico), found.currency)
-        yield ("", terms.kind, *tokens, "", *money, "", terms.text)
+        yield ("", terms.kind, *tokens, "", *money, "", terms.text, "")
     for name, pico in (
         ("total", found.amount_pico),
         ("rounding", found.rounding_pico),
         ("due", found.amount_cents * PICO_PER_CENT),
     ):
-        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "", "")
+        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "", "", "")
 
 
 _COALESCED = Q(cache_result="coalesced")
@@ -306,7 +320,7 @@ _CHARGE = Case(
     default=Value("tokens"),
     output_field=CharField(),
 )
-_GROUPED = ("model_name", "price_version_id", "currency", "charge")
+_GROUPED = ("model_name", "price_version_id", "currency", "charge", "priority")
 _COUNTED = (
     "prompt_tokens",
     "cached_prompt_tokens",
@@ -317,11 +331,15 @@ _COUNTED = (
 #: Summed over complete responses only: one that was cut short saves nothing.
 _AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
 _WHOLE = Q(state="complete")
-_CLASSES: tuple[tuple[LineClass, str, str], ...] = (
-    ("prompt", "prompt_tokens", "prompt_pico"),
-    ("cached_prompt", "cached_prompt_tokens", "cached_prompt_pico"),
-    ("completion", "completion_tokens", "completion_pico"),
+#: Requests that pay the price of one, as in ``billing.pricing.rating``.
+_PAID = Q(prompt_tokens__gt=0) | Q(cached_prompt_tokens__gt=0) | Q(completion_tokens__gt=0)
+_CLASSES: tuple[tuple[LineClass, str], ...] = (
+    ("prompt", "prompt_tokens"),
+    ("cached_prompt", "cached_prompt_tokens"),
+    ("completion", "completion_tokens"),
+    ("request", "paid_requests"),
 )
+_PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 
 def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -> list[dict[str, Any]]:
@@ -349,12 +367,13 @@ def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -
 
 
 def _merged(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add up groups of the same model, price version and kind of charge."""
+    """Add up groups of the same model, price version, priority and kind of charge."""
+    names = (*_GROUPED, "adjusts")
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for group in groups:
-        first = found.setdefault(tuple(group[name] for name in _GROUPED), group)
+        first = found.setdefault(tuple(group[name] for name in names), group)
         if first is not group:
-            first |= {name: first[name] + group[name] for name in group.keys() - {*_GROUPED, "adjusts"}}
+            first |= {name: first[name] + group[name] for name in group.keys() - {*names}}
     return list(found.values())
 
 
@@ -369,28 +388,38 @@ def _summed(rows: QuerySet[UsageRecord]) -> list[dict[str, Any]]:
         .values(*_GROUPED)
         .annotate(
             requests=Count("id"),
+            paid_requests=Count("id", filter=_PAID),
             engine_ms=Sum(Round("avoided_engine_ms"), filter=_WHOLE, default=0),
             **{name: Sum(name) for name in _COUNTED},
             **{name: Sum(name, filter=_WHOLE, default=0) for name in _AVOIDED},
         )
-        .order_by("model_name", "price_version_id", "charge")
+        .order_by("model_name", "price_version_id", "charge", "priority")
     )
     return [dict(group) for group in groups]
 
 
-def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
-    """Return the lines by model, then by when their price took effect, then by class; empty ones are left out.
+def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ...]:
+    """Return the lines by model, then by when their price took effect, then by priority and class.
 
-    Adjustments follow, by the month that they adjust.
+    Adjustments follow, by the month that they adjust. Empty lines are left out, and those of requests without a price.
+    Priorities have lines of their own only where their prices differ.
     """
     versions = PriceVersion.objects.in_bulk({group["price_version_id"] for group in groups} - {None})
-    charged = [group for group in groups if group["charge"] == "tokens" or group["charge"] in PER_REQUEST]
+    rates = {identity: rates_of(version) for identity, version in versions.items()}
+    charged = []
+    for group in groups:
+        if group["charge"] in {"tokens", *WITHOUT_ENGINE}:
+            own = rates[group["price_version_id"]]
+            is_alike = group["charge"] != "tokens" or not (is_detailed or own.at(group["priority"]) is not own)
+            charged.append({**group, "priority": "standard"} if is_alike else group)
+    charged = _merged(charged)
     charged.sort(
         key=lambda group: (
             group["adjusts"] or "",
             group["model_name"],
             versions[group["price_version_id"]].effective_from,
             group["charge"],
+            _PRIORITIES.index(group["priority"]),
         )
     )
     lines = [
@@ -398,23 +427,24 @@ def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
             model_name=group["model_name"],
             token_class=token_class,
             quantity=quantity,
-            unit_price_pico=getattr(versions[group["price_version_id"]], price),
+            unit_price_pico=rates[group["price_version_id"]].at(group["priority"]).of(token_class),
             adjusts_month=group["adjusts"],
+            priority=group["priority"],
         )
         for group in charged
-        for token_class, quantity, price in _classes_of(group)
+        for token_class, quantity in _classes_of(group)
     ]
-    return tuple(line for line in lines if line.quantity)
+    return tuple(line for line in lines if line.quantity and (is_detailed or not line.is_free_request))
 
 
-def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int, str]]:
-    if group["charge"] in PER_REQUEST:
-        return [(group["charge"], group["requests"], f"{group['charge']}_pico")]
-    return [(token_class, group[tokens], price) for token_class, tokens, price in _CLASSES]
+def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int]]:
+    if group["charge"] in WITHOUT_ENGINE:
+        return [(group["charge"], group["requests"])]
+    return [(token_class, group[counted]) for token_class, counted in _CLASSES]
 
 
 def _savings(groups: list[dict[str, Any]]) -> Savings:
-    without_engine = [group for group in groups if group["charge"] in PER_REQUEST]
+    without_engine = [group for group in groups if group["charge"] in WITHOUT_ENGINE]
 
     def requests(charge: LineClass) -> int:
         return sum(group["requests"] for group in without_engine if group["charge"] == charge)

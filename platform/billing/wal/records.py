@@ -55,6 +55,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     prompt_copies: Tokens = 1
     #: For a retry: the request whose earlier attempt this is.
     retry_of: RequestId | None = None
+    #: The tenant's priority, which is part of the price.
+    priority: str = "standard"
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):

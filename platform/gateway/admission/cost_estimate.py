@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from billing.pricing.prices import PriceTable
-from billing.pricing.rating import Metered, Price, rate
+from billing.pricing.rating import Metered, Rates, rate
 from catalogue.registry import ServedModel
 from gateway.errors import Unavailable
 from gateway.protocols import body_facts
@@ -35,7 +35,8 @@ STEP_TOKENS = 256
 class CostReservation(msgspec.Struct, kw_only=True):
     """What a request under a hard budget holds in advance."""
 
-    price: Price
+    #: Of the tenant's priority.
+    rates: Rates
     prompt_tokens: int
     #: Completion tokens of all choices: held until now, added per step, and the most that may be generated.
     paid_tokens: int
@@ -48,9 +49,11 @@ class CostReservation(msgspec.Struct, kw_only=True):
     @property
     def held_pico(self) -> int:
         """The amount held until now: at least the fixed price of a response that it may receive instead."""
-        rates = self.price.rates
+        rates = self.rates
         dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
         reserved = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
+        if self.prompt_tokens:
+            reserved += rates.request_pico
         return max(
             reserved,
             rates.prediction_hit_pico if self.may_hit else 0,
@@ -60,7 +63,7 @@ class CostReservation(msgspec.Struct, kw_only=True):
     @property
     def hit_pico(self) -> int:
         """The price of a cache hit."""
-        return self.price.rates.prediction_hit_pico
+        return self.rates.prediction_hit_pico
 
     def next_pico(self, streamed_tokens: int) -> int:
         """Return the amount to add (:meth:`Reservation.extend`) before further tokens are sent; 0 if none is needed.
@@ -77,7 +80,7 @@ class CostReservation(msgspec.Struct, kw_only=True):
 
     def amount_pico(self, end: Metered) -> int:
         """Return the cost of the request, exactly as its usage row will be rated."""
-        return rate(end, self.price.rates).amount_pico
+        return rate(end, self.rates).amount_pico
 
 
 def reserved_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
@@ -114,13 +117,14 @@ def cost_reservation(
     price = prices.accepted(caller.tenant_id, model.name, request_id)
     if price is None:
         raise price_missing(model.name)
+    rates = price.rates.at(caller.policy.priority)
     if not runs:
-        return CostReservation(price=price, prompt_tokens=0, paid_tokens=0, step_tokens=0, most_tokens=0)
+        return CostReservation(rates=rates, prompt_tokens=0, paid_tokens=0, step_tokens=0, most_tokens=0)
     new_tokens = min(call.max_new_tokens or model.context_length_tokens, model.context_length_tokens)
     step = STEP_TOKENS * call.choices
     most = new_tokens * call.choices
     return CostReservation(
-        price=price,
+        rates=rates,
         prompt_tokens=_most_prompt_tokens(call, model, body_bytes),
         paid_tokens=min(step, most) if call.stream and call.endpoint.token_counts(call.body) is not None else most,
         step_tokens=step,

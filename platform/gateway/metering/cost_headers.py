@@ -13,11 +13,11 @@ from billing.pricing.rating import Charge, Price, rate
 from caching.entry import Entry
 from gateway.protocols.endpoint import Usage
 from gateway.request import Headers
-from tenants.ids import TenantId
+from tenants.snapshot.snapshot import Caller
 
 _PICO_PER_UNIT = 10**12
-#: The headers of responses that no engine generated, by price version, cache result and tokens.
-_CACHED: dict[tuple[UUID, str, int, int, int], Headers] = {}
+#: The headers of responses that no engine generated, by price version, priority, cache result and tokens.
+_CACHED: dict[tuple[UUID, str, str, int, int, int], Headers] = {}
 _MAX_CACHED = 4096
 
 
@@ -36,9 +36,9 @@ class _RatedResponse(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float | None = None
 
 
-def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage) -> Headers:
+def headers(prices: PriceTable, caller: Caller, model_name: str, request_id: UUID, usage: Usage) -> Headers:
     """Return the price version and the cost of the future usage row; nothing while the model has no price."""
-    price = prices.accepted(tenant_id, model_name, request_id)
+    price = prices.accepted(caller.tenant_id, model_name, request_id)
     if price is None:
         return []
     rated = _RatedResponse(
@@ -47,12 +47,12 @@ def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id
         cached_prompt_tokens=usage.cached_prompt_tokens,
         completion_tokens=usage.completion_tokens,
     )
-    return _cost(price, rate(rated, price.rates))
+    return _cost(price, rate(rated, price.rates.at(caller.policy.priority)))
 
 
 def headers_without_engine(
     prices: PriceTable,
-    tenant_id: TenantId,
+    caller: Caller,
     model_name: str,
     request_id: UUID,
     entry: Entry,
@@ -63,20 +63,21 @@ def headers_without_engine(
 
     The saving is negative if the fixed price is higher.
     """
-    price = prices.accepted(tenant_id, model_name, request_id)
+    price = prices.accepted(caller.tenant_id, model_name, request_id)
     if price is None:
         return []
+    priority = caller.policy.priority
     prompt, cached, completion = entry.prompt_tokens, entry.cached_prompt_tokens, entry.completion_tokens
-    name = (price.version_id, result, prompt, cached, completion)
+    name = (price.version_id, priority, result, prompt, cached, completion)
     found = _CACHED.get(name)
     if found is None:
         if len(_CACHED) >= _MAX_CACHED:
             _CACHED.clear()
-        found = _CACHED[name] = _headers_without_engine(price, entry, result)
+        found = _CACHED[name] = _headers_without_engine(price, priority, entry, result)
     return found
 
 
-def _headers_without_engine(price: Price, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
+def _headers_without_engine(price: Price, priority: str, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
     rated = _RatedResponse(
         cache_result=result,
         prompt_tokens=0,
@@ -86,7 +87,7 @@ def _headers_without_engine(price: Price, entry: Entry, result: Literal["hit", "
         avoided_cached_prompt_tokens=entry.cached_prompt_tokens,
         avoided_completion_tokens=entry.completion_tokens,
     )
-    charge = rate(rated, price.rates)
+    charge = rate(rated, price.rates.at(priority))
     return [*_cost(price, charge), (_header_name("saved", price.currency), _units(charge.saved_prediction_pico))]
 
 

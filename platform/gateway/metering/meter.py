@@ -347,6 +347,7 @@ class Meter:
             replica_generation=endpoint.generation if endpoint is not None else 0,
             sequences=self._call.endpoint.sequences(body),
             prompt_copies=body.get("n") or 1,
+            priority=self._caller.policy.priority,
         )
 
     def _new_end(

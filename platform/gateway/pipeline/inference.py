@@ -224,13 +224,13 @@ class Inference:
             return []
         context = self._context
         prices, request_id = self._components.feed.snapshot.prices, context.timeline.request_id
-        return cost_headers.headers(prices, context.caller.tenant_id, context.model.name, request_id, usage)
+        return cost_headers.headers(prices, context.caller, context.model.name, request_id, usage)
 
     def _saved_headers(self, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
         context = self._context
         prices, request_id = self._components.feed.snapshot.prices, context.timeline.request_id
         return cost_headers.headers_without_engine(
-            prices, context.caller.tenant_id, context.model.name, request_id, entry, result=result
+            prices, context.caller, context.model.name, request_id, entry, result=result
         )
 
     def _end_failed(self, error: BaseException) -> None:

@@ -81,6 +81,12 @@ def per_million(price_pico: int, currency: str = "USD") -> str:
 
 
 @register.filter
+def basis_points(share_bp: int) -> str:
+    """Write a share in hundredths of a percent as a percentage."""
+    return f"{share_bp / 100:g} %"
+
+
+@register.filter
 def moment(value: datetime | None) -> SafeString | str:
     """Write a time in UTC. ``page.js`` turns it into the reader's time zone and shows UTC on hover."""
     if value is None:

@@ -139,7 +139,7 @@ def test_late_usage_is_an_adjustment_of_the_next_month(acme: Tenant) -> None:
         line("completion", 1, 600_000, "2026-03"),
     )
     assert april.equals_ledger and april.amount_pico == ONE + 900_000
-    assert [row[-2] for row in statements.csv_rows(april)][4:6] == ["2026-03", "2026-03"]
+    assert [row[8] for row in statements.csv_rows(april)][4:6] == ["2026-03", "2026-03"]
     close(acme, 4)
     frozen = statements.statement(tenant_id, 2026, 4)
     assert (frozen.lines, frozen.requests) == (april.lines, 2)

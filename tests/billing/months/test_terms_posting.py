@@ -198,7 +198,7 @@ def test_a_plan_in_another_currency_than_the_charges_closes_nothing(acme: Tenant
 
 def test_the_csv_has_the_terms(acme: Tenant) -> None:
     rows = list(statements.csv_rows(read(acme)))
-    assert rows[4] == ("", "discount", "", "", "", "-885000", "-0.000000885", "USD", "", "10 % less")
+    assert rows[4] == ("", "discount", "", "", "", "-885000", "-0.000000885", "USD", "", "10 % less", "")
     assert [(row[1], row[5]) for row in rows[5:]] == [
         ("minimum", str(TWO_DOLLARS)),
         ("total", str(DUE)),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from django.utils import timezone
+from msgspec.structs import replace as replace_field
 
 from billing.errors import BadPriceFile
 from billing.models import PriceVersion
@@ -55,6 +56,10 @@ def run(*lines: str, head: str = HEAD, confirm: bool = False, dry_run: bool = Fa
         (f"{HEAD}\nx,1,NaN,1", "line 2, cached_prompt_per_million: Use an amount of 0 or more"),
         (f"{HEAD}\nx,1,1e99,1", "line 2, cached_prompt_per_million: Use an amount of 0 or more"),
         (f"{HEAD}\nx,1,1,0.0000001", "line 2, completion_per_million: It has too many decimals"),
+        (
+            f"{HEAD},low_priority_percent\nx,1,1,1,80.001",
+            "line 2, low_priority_percent: It has too many decimals; use two",
+        ),
         (f"{HEAD}\nx,1,1,1\nx,2,1,1", "line 3, model: Line 2 has a price of this model from then on, too"),
         (f"{HEAD},effective_from\nx,1,1,1,soon", "line 2, effective_from: Use a moment with its time zone"),
         (f"{HEAD},effective_from\nx,1,1,1,2100-01-01", "line 2, effective_from: Use a moment with its time zone"),
@@ -110,6 +115,17 @@ def test_all_are_set_once_and_in_their_books(acme: Tenant) -> None:
     assert (again.changes, again.unchanged) == ([], 4)
 
 
+def test_requests_and_priorities_have_columns_that_may_be_left_out(db: None) -> None:
+    head = f"{HEAD},request_each,low_priority_percent,high_priority_percent"
+    done = run("demo,0.15,0.015,0.60,0.000001,80,", "other,1,1,1,,,112.5", head=head)
+    assert [each.after for each in done.changes] == [
+        replace(DEMO_RATES, request_pico=10**6, low_priority_bp=8_000),
+        Rates(prompt_pico=10**6, cached_prompt_pico=10**6, completion_pico=10**6, high_priority_bp=11_250),
+    ]
+    again = price_file.read("\n".join(",".join(row) for row in price_file.in_force()))
+    assert price_file.apply(SYSTEM, again, confirm=False, dry_run=False).unchanged == 2
+
+
 def test_a_jump_is_set_once_it_is_confirmed(db: None) -> None:
     prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", DEMO_RATES)
     with pytest.raises(BadPriceFile) as refused:
@@ -147,6 +163,21 @@ def test_a_preview_has_each_tenants_last_month_at_its_new_prices_and_sets_none(a
     }
     assert PriceVersion.objects.count() == 1 and not AuditEntry.objects.exists()
     assert replace(done.changes[0], line=0).before == DEMO_RATES
+
+
+def test_a_preview_counts_requests_and_priorities_that_had_no_price_of_their_own(acme: Tenant) -> None:
+    now = timezone.now()
+    last = now.replace(day=1) - timedelta(days=9)
+    price_from(last - timedelta(days=40), DEMO_RATES)
+    plain = row_at(last, TenantId(acme.id), tokens=(100, 0, 0))
+    store(plain, replace_field(row_at(last, TenantId(acme.id), tokens=(10, 0, 0)), priority="high"))
+    head = f"{HEAD},request_each,high_priority_percent"
+    done = run("demo,0.15,0.015,0.60,0.000001,200", head=head, confirm=True, dry_run=True)
+    [seen] = previews.of_prices(done.table, {"demo"}, done.latest, [acme], now)
+    assert seen.was is not None and seen.would_be is not None
+    assert seen.was.amount_pico == 110 * 150_000
+    assert seen.would_be.amount_pico == 100 * 150_000 + 10 * 300_000 + 1_000_000 + 2_000_000
+    assert [line.token_class for line in seen.was.lines] == ["prompt"]
 
 
 def test_the_example_of_the_documentation_is_read() -> None:

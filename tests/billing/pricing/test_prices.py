@@ -119,6 +119,23 @@ def test_a_price_that_could_overflow_an_amount_is_refused(rates: Rates) -> None:
         prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", rates, confirm=True)
 
 
+@pytest.mark.parametrize(
+    ("rates", "problem"),
+    [
+        (replace(DEMO_RATES, high_priority_bp=100_001), "high_priority_bp of 100001; allowed: 0 to 100000"),
+        (replace(DEMO_RATES, low_priority_bp=-1), "low_priority_bp of -1; allowed"),
+        (replace(DEMO_RATES, request_pico=10**12 + 1), "request_pico of 1000000000001 pico"),
+        (
+            replace(DEMO_RATES, prompt_pico=10**9, high_priority_bp=10_001),
+            "prompt_pico of 1000100000 pico at high priority; allowed: 0 to 1000000000",
+        ),
+    ],
+)
+def test_a_multiplied_price_that_could_overflow_is_refused_too(rates: Rates, problem: str) -> None:
+    with pytest.raises(PriceOutOfRange, match=problem):
+        prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", rates, confirm=True)
+
+
 def test_a_change_is_audited_with_what_was_before() -> None:
     book = prices.ensure_price_book()
     prices.set_price(SYSTEM, book, "demo", DEMO_RATES)

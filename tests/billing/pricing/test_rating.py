@@ -42,6 +42,7 @@ rates = st.builds(
     completion_pico=picos,
     prediction_hit_pico=picos,
     coalesced_pico=picos,
+    request_pico=st.integers(min_value=0, max_value=10**12),
 )
 usages = st.builds(
     Usage,
@@ -139,6 +140,8 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
             + usage.avoided_cached_prompt_tokens * rates.cached_prompt_pico
             + usage.avoided_completion_tokens * rates.completion_pico
         )
+        if usage.avoided_prompt_tokens or usage.avoided_cached_prompt_tokens or usage.avoided_completion_tokens:
+            full += rates.request_pico
         assert charge.saved_prefix_pico == 0
         if usage.cache_result == "coalesced" and usage.state != "complete":
             assert charge in {Charge(amount_pico=0), Charge(amount_pico=rates.coalesced_pico)}
@@ -149,6 +152,7 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
     if usage.completion_tokens or usage.state in {"complete", "refused", "client_gone"}:
         prompt = usage.prompt_tokens + usage.cached_prompt_tokens
         full = prompt * rates.prompt_pico + usage.completion_tokens * rates.completion_pico
+        full += rates.request_pico if prompt or usage.completion_tokens else 0
         assert charge.amount_pico + charge.saved_prefix_pico == full
     else:
         assert charge == Charge(amount_pico=0)
@@ -156,7 +160,7 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
 
 @given(usage=usages, rates=rates)
 def test_the_price_of_a_sum_is_the_sum_of_the_prices(usage: Usage, rates: Rates) -> None:
-    """Classes are disjoint: a request costs the sum of its classes."""
+    """Classes are disjoint: a request costs the sum of its classes, and its own price once."""
     if usage.cache_result in {"hit", "coalesced"} or not usage.completion_tokens:
         return
     apart = [
@@ -164,4 +168,42 @@ def test_the_price_of_a_sum_is_the_sum_of_the_prices(usage: Usage, rates: Rates)
         Usage(cached_prompt_tokens=usage.cached_prompt_tokens),
         Usage(completion_tokens=usage.completion_tokens),
     ]
-    assert rate(usage, rates).amount_pico == sum(rate(part, rates).amount_pico for part in apart)
+    own_pico = rate(usage, rates).amount_pico - rates.request_pico
+    assert own_pico == sum(rate(part, replace(rates, request_pico=0)).amount_pico for part in apart)
+
+
+@pytest.mark.parametrize(
+    ("state", "refused_at_once", "without_output", "with_output"),
+    [
+        ("complete", 0, 1, 1),
+        ("client_gone", 0, 1, 1),
+        ("refused", 0, 1, 1),
+        ("engine_error", 0, 0, 1),
+        ("interrupted", 0, 0, 1),
+    ],
+)
+def test_a_request_costs_its_price_once_if_a_token_of_it_is_charged(
+    state: str, refused_at_once: int, without_output: int, with_output: int
+) -> None:
+    rates = Rates(prompt_pico=0, cached_prompt_pico=0, completion_pico=0, request_pico=1)
+    for tokens, price in (((0, 0, 0), refused_at_once), ((30, 10, 0), without_output), ((30, 10, 7), with_output)):
+        prompt, cached, completion = tokens
+        usage = Usage(state=state, prompt_tokens=prompt, cached_prompt_tokens=cached, completion_tokens=completion)
+        assert rate(usage, rates) == Charge(amount_pico=price)
+
+
+def test_a_stored_response_does_not_cost_the_price_of_a_request_and_saves_it() -> None:
+    rates = replace(RATES, request_pico=5_000)
+    hit = Usage(cache_result="hit", avoided_prompt_tokens=40)
+    assert rate(hit, rates) == Charge(amount_pico=1_000, saved_prediction_pico=40 * 150_000 + 5_000 - 1_000)
+
+
+def test_a_priority_multiplies_what_engines_do_and_rounds_each_price_once() -> None:
+    rates = replace(RATES, prompt_pico=150_001, request_pico=3, low_priority_bp=5_000, high_priority_bp=15_000)
+    low, high = rates.at("low"), rates.at("high")
+    # 75,000.5 is rounded half to even, 225,001.5 too.
+    assert (low.prompt_pico, high.prompt_pico) == (75_000, 225_002)
+    assert (low.cached_prompt_pico, high.completion_pico) == (7_500, 900_000)
+    assert (low.request_pico, high.request_pico) == (2, 4)
+    assert (low.prediction_hit_pico, high.coalesced_pico) == (1_000, 2_000)
+    assert (rates.at("standard"), high.at("high")) == (rates, high)

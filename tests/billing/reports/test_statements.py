@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from msgspec.structs import replace as replace_field
 from billing.drain import batch
 from billing.ledger.usage_rows import UsageRow
 from billing.pricing import amounts
+from billing.pricing.classes import LineClass, Priority
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates
 from billing.reports import statements
@@ -118,17 +120,55 @@ def test_usage_without_a_price_is_told_and_not_charged(tenant_id: TenantId) -> N
     assert found.equals_ledger
 
 
+def test_requests_and_priorities_have_lines_at_their_prices_and_equal_the_ledger(tenant_id: TenantId) -> None:
+    price_from(MARCH, replace(DEMO_RATES, request_pico=1_000, low_priority_bp=5_000))
+
+    def with_priority(priority: str, **given: Any) -> UsageRow:
+        return replace_field(row_at(MIDDLE, tenant_id, **given), priority=priority)
+
+    store(
+        with_priority("standard", tokens=(10, 0, 0)),
+        with_priority("high", tokens=(5, 0, 0)),  # at this price as the standard one
+        with_priority("low", tokens=(8, 0, 1)),
+        with_priority("low", cache_result="hit", tokens=(0, 0, 0), avoided=(8, 0, 1)),
+        with_priority("low", state="engine_error", tokens=(9, 0, 0)),
+        with_priority("standard", state="refused", tokens=(0, 0, 0)),
+    )
+    found = statements.statement(tenant_id, 2026, 3)
+
+    def line(token_class: LineClass, quantity: int, price: int, priority: Priority = "standard") -> Line:
+        return Line(
+            model_name="demo",
+            token_class=token_class,
+            quantity=quantity,
+            unit_price_pico=price,
+            priority=priority,
+        )
+
+    assert found.lines == (
+        line("prediction_hit", 1, 0),
+        line("prompt", 15, 150_000),
+        line("request", 2, 1_000),
+        line("prompt", 8, 75_000, "low"),
+        line("completion", 1, 300_000, "low"),
+        line("request", 1, 500, "low"),
+    )
+    assert found.equals_ledger and found.amount_pico == 15 * 150_000 + 2_000 + 8 * 75_000 + 300_000 + 500
+    assert found.savings.prediction_pico == 8 * 75_000 + 300_000 + 500
+    assert list(statements.csv_rows(found))[-4][-1] == "low"
+
+
 def test_the_csv_holds_exact_amounts_and_adds_up(tenant_id: TenantId) -> None:
     price_from(MARCH, replace(DEMO_RATES, prompt_pico=10**9))
     store(row_at(MIDDLE, tenant_id, tokens=(25, 0, 7)))
     rows = list(statements.csv_rows(statements.statement(tenant_id, 2026, 3)))
     assert rows[0] == statements.CSV_HEADER
     assert rows[1:] == [
-        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD", "", ""),
-        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD", "", ""),
-        ("", "total", "", "", "", "25004200000", "0.0250042", "USD", "", ""),
-        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD", "", ""),
-        ("", "due", "", "", "", "20000000000", "0.02", "USD", "", ""),
+        ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.025", "USD", "", "", "standard"),
+        ("demo", "completion", "token", "7", "600000", "4200000", "0.0000042", "USD", "", "", "standard"),
+        ("", "total", "", "", "", "25004200000", "0.0250042", "USD", "", "", ""),
+        ("", "rounding", "", "", "", "-5004200000", "-0.0050042", "USD", "", "", ""),
+        ("", "due", "", "", "", "20000000000", "0.02", "USD", "", "", ""),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from billing.models import PriceBook, PriceVersion
 from billing.pricing.prices import DEMO_RATES, PriceTable
-from billing.pricing.rating import Price, Rates
+from billing.pricing.rating import Rates
 from catalogue.registry import ServedModel
 from gateway.admission import cost_estimate
 from gateway.admission.cost_estimate import STEP_TOKENS, TEMPLATE_TOKENS, CostReservation
@@ -49,11 +50,7 @@ def table(rates: Rates = DEMO_RATES) -> PriceTable:
         book=PriceBook(name="platform"),
         model_name="m",
         effective_from=timezone.now() - timedelta(days=1),
-        prompt_pico=rates.prompt_pico,
-        cached_prompt_pico=rates.cached_prompt_pico,
-        completion_pico=rates.completion_pico,
-        prediction_hit_pico=rates.prediction_hit_pico,
-        coalesced_pico=rates.coalesced_pico,
+        **asdict(rates),
     )
     return PriceTable([version])
 
@@ -111,6 +108,23 @@ def test_a_prompt_is_held_at_the_dearer_of_its_prices() -> None:
     assert found.held_pico == 5 * (size + TEMPLATE_TOKENS)
 
 
+def test_the_price_of_a_request_and_of_its_priority_is_held() -> None:
+    rates = replace(DEMO_RATES, request_pico=1_000_000, high_priority_bp=12_500)
+    body = orjson.dumps({**HELLO, "max_tokens": 10})
+    call = request_body.parse(ENDPOINTS[CHAT], body)
+    who = callers.caller(callers.budget(1))
+    high = replace(who, policy=replace(who.policy, priority="high"))
+    prompt = len(body) + TEMPLATE_TOKENS
+    held = []
+    for each in (who, high):
+        found = cost_estimate.cost_reservation(table(rates), each, call, MODEL, len(body), new_id())
+        assert found is not None
+        held.append(found.held_pico)
+    assert held == [prompt * 150_000 + 10 * 600_000 + 1_000_000, prompt * 187_500 + 10 * 750_000 + 1_250_000]
+    cached = cost_estimate.cost_reservation(table(rates), who, call, MODEL, len(body), new_id(), runs=False)
+    assert cached is not None and cached.held_pico == 0
+
+
 def test_no_less_is_held_than_another_requests_answer_costs() -> None:
     rates = Rates(prompt_pico=1, cached_prompt_pico=1, completion_pico=1, prediction_hit_pico=650, coalesced_pico=700)
     found, size = allowed({**HELLO, "stream": True, "max_tokens": 5_000}, rates=rates)
@@ -138,7 +152,7 @@ def test_a_model_without_a_price_is_not_served_under_a_hard_budget() -> None:
 def test_a_stream_has_always_paid_for_what_it_passes_on(most: int, choices: int, steps: list[int]) -> None:
     step = STEP_TOKENS * choices
     found = CostReservation(
-        price=Price(version_id=new_id(), currency="USD", effective_from=timezone.now(), rates=DEMO_RATES),
+        rates=DEMO_RATES,
         prompt_tokens=100,
         paid_tokens=min(step, most * choices),
         step_tokens=step,

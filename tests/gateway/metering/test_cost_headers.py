@@ -16,11 +16,18 @@ from tenants.audit import SYSTEM
 from tests.gateway.fixtures.protocol_replies import every_protocol
 from tests.gateway.fixtures.tenants import HELLO, MODEL, STREAMED, Gateway, in_database, until
 
-RATES = Rates(prompt_pico=150_001, cached_prompt_pico=15_003, completion_pico=600_007, prediction_hit_pico=11)
-#: 8 uncached and 4 cached prompt tokens and 3 written, at those rates.
-COST = "0.000003060041"
+RATES = Rates(
+    prompt_pico=150_001,
+    cached_prompt_pico=15_003,
+    completion_pico=600_007,
+    prediction_hit_pico=11,
+    request_pico=1_000_001,
+    high_priority_bp=15_000,
+)
+#: 8 uncached and 4 cached prompt tokens and 3 written at 225,002, 22,504 and 900,010, and a request at 1,500,002.
+COST = "0.000006090064"
 #: The same, less the price of a hit.
-SAVED = "0.000003060030"
+SAVED = "0.000006090053"
 EMBED: dict[str, Any] = {"model": MODEL, "input": "Hello"}
 MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": 5, "messages": HELLO["messages"], "temperature": 0}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Hello"}
@@ -53,6 +60,7 @@ async def test_an_answer_tells_what_its_row_is_charged(gateway: Gateway) -> None
     before = gateway.runtime.feed.snapshot.prices
     await in_database(lambda: prices.set_price(SYSTEM, prices.ensure_price_book(), MODEL, RATES))
     await until(lambda: gateway.runtime.feed.snapshot.prices is not before)
+    await gateway.set_policy(priority="high")
     chat = [await gateway.ask(body) for body in (HELLO, HELLO, STREAMED)]
     gateway.let_all_say(every_protocol)
     embeddings = await gateway.ask(EMBED, path="/v1/embeddings")
@@ -64,7 +72,7 @@ async def test_an_answer_tells_what_its_row_is_charged(gateway: Gateway) -> None
         COST,
         "0.000000000011",
         "0.000000000011",
-        "0.000001800012",
+        "0.000004200026",
         COST,
         COST,
     ]

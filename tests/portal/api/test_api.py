@@ -244,8 +244,16 @@ def test_prices_are_set_seen_by_all_and_a_jump_wants_confirmation(
     assert (error_of(jump)["code"], error_of(jump)["param"]) == ("price_jump", "completion_pico")
     own = as_operator.post("/api/v1/prices", asked | {"tenant": "globex", "prompt_pico": 190_000}, format="json")
     assert own.status_code == 201
+    assert as_operator.post("/api/v1/prices", asked | {"model": "not-theirs"}, format="json").status_code == 201
     listed = as_acme.get("/api/v1/prices").json()["data"]
     assert [price["prompt_pico"] for price in listed] == [200_000, 150_000]
+    everything = as_operator.get("/api/v1/prices").json()["data"]
+    assert {price["model"] for price in everything} == {fixtures.MODEL, "not-theirs"}
+    fee = asked | {"request_pico": 1_000, "low_priority_bp": 5_000, "high_priority_bp": 100_001}
+    refused = as_operator.post("/api/v1/prices", fee | {"confirm": True}, format="json")
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "high_priority_bp")
+    made = as_operator.post("/api/v1/prices", fee | {"confirm": True, "high_priority_bp": 15_000}, format="json").json()
+    assert (made["request_pico"], made["low_priority_bp"], made["high_priority_bp"]) == (1_000, 5_000, 15_000)
 
 
 # -------------------------------------------------------------------------------------------- lists, refusals, cost

@@ -16,6 +16,7 @@ from rest_framework.views import APIView
 from billing.models import PriceVersion
 from billing.months import previews
 from billing.pricing import price_file, prices
+from billing.pricing.classes import LIST_PRICE_BP
 from billing.pricing.price_file import Change
 from billing.pricing.rating import Rates
 from portal.access import tenant_reads
@@ -25,6 +26,7 @@ from portal.api.authentication import OperatorChanges, OperatorOnly, principal_o
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import SwitchField
 from portal.api.text_body import TextParser, flag
+from portal.api.usage import models
 from portal.api.usage.plans import PreviewSerializer
 from portal.formats import query_params
 
@@ -47,6 +49,11 @@ class PriceSerializer(serializers.Serializer[PriceVersion]):
     coalesced_pico = serializers.IntegerField(
         read_only=True, help_text="Per request that shared a running identical request's answer."
     )
+    request_pico = serializers.IntegerField(read_only=True, help_text="Per request that an engine ran.")
+    low_priority_bp = serializers.IntegerField(
+        read_only=True, help_text="What tenants of this priority pay for what engines do, in basis points of the rest."
+    )
+    high_priority_bp = serializers.IntegerField(read_only=True, help_text="Likewise.")
     effective_from = serializers.DateTimeField(read_only=True)
     created_at = serializers.DateTimeField(read_only=True)
 
@@ -65,6 +72,11 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
     completion_pico = serializers.IntegerField(min_value=0)
     prediction_hit_pico = serializers.IntegerField(min_value=0, default=0)
     coalesced_pico = serializers.IntegerField(min_value=0, default=0)
+    request_pico = serializers.IntegerField(min_value=0, default=0, help_text="Per request that an engine runs.")
+    low_priority_bp = serializers.IntegerField(
+        min_value=0, default=LIST_PRICE_BP, help_text="In basis points of the prices of what engines do: 8000 is 80 %."
+    )
+    high_priority_bp = serializers.IntegerField(min_value=0, default=LIST_PRICE_BP, help_text="Likewise.")
     effective_from = serializers.DateTimeField(
         default=None, allow_null=True, help_text="Not in the past; default: now."
     )
@@ -79,6 +91,9 @@ class RatesSerializer(serializers.Serializer[Rates]):
     completion_pico = serializers.IntegerField(read_only=True)
     prediction_hit_pico = serializers.IntegerField(read_only=True)
     coalesced_pico = serializers.IntegerField(read_only=True)
+    request_pico = serializers.IntegerField(read_only=True)
+    low_priority_bp = serializers.IntegerField(read_only=True)
+    high_priority_bp = serializers.IntegerField(read_only=True)
 
 
 class PriceChangeSerializer(serializers.Serializer[Change]):
@@ -146,7 +161,10 @@ class PricesView(APIView):
         responses={200: page_schema(PriceSerializer, "PriceList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
-        """List price versions, newest first: the platform's and those of the caller's tenants."""
+        """List price versions, newest first.
+
+        Tenants see the platform's of models that they may call, and their own.
+        """
         page = pagination.page_request(request)
         principal = principal_of(request)
         rows = visible(principal)
@@ -167,13 +185,7 @@ class PricesView(APIView):
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         wanted = body.validated_data
-        rates = Rates(
-            prompt_pico=wanted["prompt_pico"],
-            cached_prompt_pico=wanted["cached_prompt_pico"],
-            completion_pico=wanted["completion_pico"],
-            prediction_hit_pico=wanted["prediction_hit_pico"],
-            coalesced_pico=wanted["coalesced_pico"],
-        )
+        rates = Rates(**{name: wanted[name] for name in prices.RATES})
         tenant = tenant_for(principal, wanted["tenant"]) if wanted["tenant"] else None
         version = prices.set_price(
             principal.actor,
@@ -187,8 +199,12 @@ class PricesView(APIView):
 
 
 def visible(principal: Principal) -> QuerySet[PriceVersion]:
-    """Return the price versions that this principal sees."""
+    """Return the price versions that this principal sees.
+
+    Operators see all. Tenants see their own books, and of the platform's the models that they may call.
+    """
     every = PriceVersion.objects.select_related("book")
     if principal.tenants is None:
         return every
-    return every.filter(Q(book__tenant_id=None) | Q(book__tenant_id__in=principal.tenants))
+    names = models.visible(principal).filter(archived_at=None).values("name")
+    return every.filter(Q(book__tenant_id=None, model_name__in=names) | Q(book__tenant_id__in=principal.tenants))

@@ -26,7 +26,7 @@ class LineSerializer(serializers.Serializer[statements.Line]):
 
     model = serializers.CharField(source="model_name", read_only=True)
     token_class = serializers.CharField(
-        read_only=True, help_text="prompt, cached_prompt, completion, prediction_hit or coalesced."
+        read_only=True, help_text="prompt, cached_prompt, completion, request, prediction_hit or coalesced."
     )
     unit = serializers.CharField(read_only=True, help_text="token or request.")
     quantity = serializers.IntegerField(read_only=True)
@@ -37,6 +37,9 @@ class LineSerializer(serializers.Serializer[statements.Line]):
         read_only=True,
         allow_null=True,
         help_text="The closed month, as YYYY-MM, whose late requests this line charges; null: the statement's own.",
+    )
+    priority = serializers.CharField(
+        read_only=True, help_text="low or high where the price is one of that priority; else standard."
     )
 
 

@@ -34,7 +34,9 @@ FIELDS = {
     "completion": ("completion_pico", PER_TOKENS),
     "prediction_hit": ("prediction_hit_pico", PER_REQUEST),
     "coalesced": ("coalesced_pico", PER_REQUEST),
+    "request": ("request_pico", PER_REQUEST),
 }
+MULTIPLIERS = {"low_priority_percent": "low_priority_bp", "high_priority_percent": "high_priority_bp"}
 
 
 def read() -> Fleet:
@@ -90,7 +92,9 @@ def text(fleet: Fleet) -> str:
 
 def rates(prices: Prices) -> Rates:
     """Return the prices as the price book has them. Raises ValueError for what is no whole number of pico-dollars."""
-    return Rates(**{pico: schema.pico(getattr(prices, field), per) for field, (pico, per) in FIELDS.items()})
+    amounts = {pico: schema.pico(getattr(prices, field), per) for field, (pico, per) in FIELDS.items()}
+    multipliers = {points: schema.basis_points(getattr(prices, field)) for field, points in MULTIPLIERS.items()}
+    return Rates(**amounts, **multipliers)
 
 
 def _given(entry: msgspec.Struct) -> dict[str, Any]:
@@ -190,11 +194,17 @@ def _adapters(bases: Iterable[UUID]) -> list[schema.Adapter]:
 
 
 def _prices(rates: Rates) -> Prices:
-    return Prices(**{field: _dollars(getattr(rates, pico), per) for field, (pico, per) in FIELDS.items()})
+    amounts = {field: _dollars(getattr(rates, pico), per) for field, (pico, per) in FIELDS.items()}
+    multipliers = {field: _percent(getattr(rates, points)) for field, points in MULTIPLIERS.items()}
+    return Prices(**amounts, **multipliers)
 
 
 def _dollars(pico: int, per: int) -> str:
     return f"{(Decimal(pico) * per / 10**12).normalize():f}"
+
+
+def _percent(basis_points: int) -> str:
+    return f"{(Decimal(basis_points) / 100).normalize():f}"
 
 
 def _deployment(row: Deployment) -> schema.Deployment:

@@ -39,7 +39,7 @@ SecretName = Annotated[
 Share = Annotated[float, Meta(gt=0, le=1)]
 #: Text or a number; text is exact.
 Dollars = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, lt=1e9)]
-
+Percent = Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,2})?$")] | Annotated[float, Meta(ge=0, le=1000)]
 HourDollars = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$")] | Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -67,13 +67,18 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In dollars: per million tokens, and per request that the prediction cache answers or that shares a response."""
+    """In dollars: per million tokens, and per request that the cache answers, that shares a response, or that runs."""
 
     prompt: Dollars
     cached_prompt: Dollars
     completion: Dollars
     prediction_hit: Dollars = "0"
     coalesced: Dollars = "0"
+    request: Annotated[Dollars, Meta(description="For each request that an engine runs.")] = "0"
+    low_priority_percent: Annotated[
+        Percent, Meta(description="What tenants of this priority pay for what engines do, of the prices above.")
+    ] = "100"
+    high_priority_percent: Annotated[Percent, Meta(description="Likewise.")] = "100"
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,6 +179,14 @@ def json_schema() -> dict[str, Any]:
     """Return the schema of a document."""
     found = msgspec.json.schema(Fleet)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Hearth's fleet", **found}
+
+
+def basis_points(percent: str | float) -> int:
+    """Return a percentage in basis points. Raises ValueError if that is no whole number."""
+    exact = Decimal(str(percent)) * 100
+    if exact != exact.to_integral_value():
+        raise ValueError(f"{percent} percent has more than two decimals")
+    return int(exact)
 
 
 def pico(dollars: str | float, per: int) -> int:

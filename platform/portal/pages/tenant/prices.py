@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -21,6 +21,7 @@ from portal.pages.base import page, show
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
+from tenants.registry import policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,13 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     tenant = tenant_for(principal, slug)
     now = timezone.now()
     with as_tenant(TenantId(tenant.id)):
-        rows, terms = _prices(tenant, now), _terms(tenant, now)
-    context = {"rows": rows, "terms": terms}
+        priority = policy_of(tenant).priority
+        rows, terms = _prices(tenant, now, priority), _terms(tenant, now)
+    context = {"rows": rows, "terms": terms, "priority": priority}
     return show(request, principal, "portal/tenant_prices.html", context, active="tenant-prices", tenant=tenant)
 
 
-def _prices(tenant: Tenant, now: datetime) -> list[PriceDisplay]:
+def _prices(tenant: Tenant, now: datetime, priority: str) -> list[PriceDisplay]:
     names = sorted(
         Model.objects.filter(archived_at=None)
         .filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant) | Q(shared_with__contains=[tenant.id]))
@@ -63,11 +65,17 @@ def _prices(tenant: Tenant, now: datetime) -> list[PriceDisplay]:
     table = prices.table_for([tenant.id], names)
     rows = []
     for name in names:
-        rows.append(PriceDisplay(model=name, price=table.at(tenant.id, name, now)))
+        current = table.at(tenant.id, name, now)
+        rows.append(PriceDisplay(model=name, price=current and _at(current, priority)))
         rows += [
-            PriceDisplay(model=name, price=each, state="scheduled") for each in table.scheduled(tenant.id, name, now)
+            PriceDisplay(model=name, price=_at(each, priority), state="scheduled")
+            for each in table.scheduled(tenant.id, name, now)
         ]
     return rows
+
+
+def _at(price: Price, priority: str) -> Price:
+    return replace(price, rates=price.rates.at(priority))
 
 
 def _terms(tenant: Tenant, now: datetime) -> list[TermsDisplay]:

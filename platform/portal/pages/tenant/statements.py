@@ -25,6 +25,7 @@ LINE_LABELS = {
     "prompt": "Uncached prompt tokens",
     "cached_prompt": "Cached prompt tokens",
     "completion": "Completion tokens",
+    "request": "Requests that engines ran",
     "prediction_hit": "Answers from the prediction cache",
     "coalesced": "Answers shared with identical requests",
 }
@@ -144,9 +145,9 @@ def _line(line: Line, currency: str) -> LineDisplay:
     )
     return LineDisplay(
         model=line.model_name,
-        what=LINE_LABELS[line.token_class],
+        what=LINE_LABELS[line.token_class] + ("" if line.priority == "standard" else f", {line.priority} priority"),
         quantity=line.quantity,
-        unit="tokens" if per_token else "answers",
+        unit="tokens" if per_token else "requests" if line.token_class == "request" else "answers",
         price=price,
         amount=money.shown(line.amount_pico, currency),
         exact=money.in_full(line.amount_pico, currency),

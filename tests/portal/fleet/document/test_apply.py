@@ -303,6 +303,18 @@ def test_the_first_price_of_a_model_is_no_jump(world: World) -> None:
     assert found.prompt_pico == 150_000_000
 
 
+def test_a_document_has_the_price_of_requests_and_of_priorities(world: World) -> None:
+    priced = WHOLE.replace('"0.60"}', '"0.60", request: "0.000001", high_priority_percent: 112.5}')
+    _apply(priced)
+    found = prices.in_force(["chat"])["chat"]
+    assert (found.request_pico, found.low_priority_bp, found.high_priority_bp) == (1_000_000, 10_000, 11_250)
+    [model] = [each for each in present.read().models if each.name == "chat"]
+    assert model.prices is not None and model.prices.high_priority_percent == "112.5"
+    assert not _apply(priced).changes
+    with pytest.raises(BadDocument, match="more than two decimals"):
+        _apply(priced.replace("112.5", "112.505"))
+
+
 def test_a_price_that_jumps_needs_to_be_confirmed(world: World) -> None:
     _apply(WHOLE)
     dear = WHOLE.replace('completion: "0.60"', 'completion: "60"')
