@@ -44,6 +44,8 @@ class Tenant(models.Model):
     allowed_regions = ArrayField(models.CharField(max_length=63), default=list, blank=True)
     currency = models.CharField(max_length=3, default="USD")
     billing_timezone = models.CharField(max_length=63, default="UTC")
+    #: Of its projects without their own; empty: none.
+    cost_centre = models.CharField(max_length=64, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -195,6 +197,8 @@ class Project(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="projects")
     slug = models.SlugField(max_length=63)
     name = models.CharField(max_length=200)
+    #: Empty: its tenant's.
+    cost_centre = models.CharField(max_length=64, blank=True, default="", db_default="")
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

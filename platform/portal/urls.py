@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, requests, savings, usage
+from portal.pages import audit, breakdown, requests, savings, usage
 from portal.pages.base import form_action
 from portal.pages.operator import (
     fleet,
@@ -29,6 +29,8 @@ app_name = "portal"
 urlpatterns: list[URLPattern] = [
     path("", usage.overview, name="overview"),
     path("usage.csv", usage.overview_csv, name="usage-csv"),
+    path("usage/", breakdown.of_all, name="usage-by"),
+    path("usage-by.csv", breakdown.of_all_csv, name="usage-by-csv"),
     path("login/", SignInView.as_view(), name="login"),
     path("logout/", form_action("portal:overview")(LogoutView.as_view(next_page="portal:login")), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
@@ -62,6 +64,8 @@ urlpatterns: list[URLPattern] = [
     path("create-tenant/", tenants.create, name="tenant-create"),
     path("tenants/<slug:slug>/", usage.home, name="tenant"),
     path("tenants/<slug:slug>/usage.csv", usage.home_csv, name="tenant-usage-csv"),
+    path("tenants/<slug:slug>/usage/", breakdown.of_tenant, name="tenant-usage"),
+    path("tenants/<slug:slug>/usage-by.csv", breakdown.of_tenant_csv, name="tenant-usage-by-csv"),
     path("tenants/<slug:slug>/requests/", requests.of_tenant, name="tenant-requests"),
     path("tenants/<slug:slug>/requests.csv", requests.of_tenant_csv, name="tenant-requests-csv"),
     path("tenants/<slug:slug>/requests/<uuid:request_id>/", requests.detail, name="request"),
@@ -87,10 +91,16 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/cache/purge/", cache.purge, name="cache-purge"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
     path("tenants/<slug:slug>/regions/", tenants.set_regions, name="tenant-regions"),
+    path("tenants/<slug:slug>/cost-centre/", tenants.set_cost_centre, name="tenant-cost-centre"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
     path("tenants/<slug:slug>/archive/", tenants.archive, name="tenant-archive"),
     path("tenants/<slug:slug>/erase/", retention.erase, name="tenant-erase"),
     path("tenants/<slug:slug>/projects/", projects.index, name="projects"),
     path("tenants/<slug:slug>/projects/<slug:project>/archive/", projects.set_archived, name="project-archive"),
+    path(
+        "tenants/<slug:slug>/projects/<slug:project>/cost-centre/",
+        projects.set_cost_centre,
+        name="project-cost-centre",
+    ),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),
 ]

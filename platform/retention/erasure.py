@@ -1,10 +1,10 @@
 """Erase the personal data of an archived tenant. Its ledger, roll-ups, statements and usage counts stay.
 
-Erased are its name and slug, the names of its projects and keys, the addresses its keys were bound to, its members and
-the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids and error texts
-that clients sent with requests, deferred requests, the name, address, tax id and e-mails of its billing account, and
-everything it has in Redis. Names of models and plans stay: they are on statements. So do the currency, country, tax
-rate and terms of payment of its account.
+Erased are its name and slug, the names of its projects and keys, cost centres, the addresses its keys were bound to,
+its members and the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids
+and error texts that clients sent with requests, deferred requests, the name, address, tax id and e-mails of its billing
+account, and everything it has in Redis. Names of models and plans stay: they are on statements. So do the currency,
+country, tax rate and terms of payment of its account.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     """Erase what has few rows; return how many of each kind."""
     locked = Tenant.objects.select_for_update().get(id=tenant.id)
     slug = f"{ERASED}-{locked.id.hex[-12:]}"
-    Tenant.objects.filter(id=locked.id).update(slug=slug, name=ERASED, trust_group="")
+    Tenant.objects.filter(id=locked.id).update(slug=slug, name=ERASED, trust_group="", cost_centre="")
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
     account.erase(locked)
     people = _erase_people(locked)
@@ -135,7 +135,8 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
 def _erase_project(project: Project) -> int:
     if project.name == ERASED:
         return 0
-    return Project.objects.filter(id=project.id).update(name=ERASED, slug=f"{ERASED}-{project.id.hex[-12:]}")
+    slug = f"{ERASED}-{project.id.hex[-12:]}"
+    return Project.objects.filter(id=project.id).update(name=ERASED, slug=slug, cost_centre="")
 
 
 def _erase_people(tenant: Tenant) -> int:

@@ -205,6 +205,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/months/{month}/reopen": lambda place: {"reason": "why"},
     "PATCH /retention": lambda place: {"events_days": 99},
     "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
+    "PATCH /tenants/{tenant}/projects/{project}": lambda place: {"cost_centre": "CC-1"},
     "POST /tenants/{tenant}/keys": lambda place: {"name": "new", "project": place.project.slug},
     "PATCH /tenants/{tenant}/keys/{key}": lambda place: {"name": "changed"},
     "POST /tenants/{tenant}/keys/{key}/rotate": lambda place: {"overlap_seconds": 0},
@@ -281,10 +282,12 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "payment_terms_days": "9", "issuer": "hearth", "currency": "USD",
     },
     "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
+    "POST /portal/tenants/{slug}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
     "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},
     "POST /portal/tenants/{slug}/archive/": lambda place: {},
     "POST /portal/tenants/{slug}/projects/": lambda place: {"slug": "new"},
     "POST /portal/tenants/{slug}/projects/{project}/archive/": lambda place: {"archived": "1"},
+    "POST /portal/tenants/{slug}/projects/{project}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from retention import erasure, tasks
 from retention.models import Erasure
-from tenants import members, policy_epoch, registry
+from tenants import cost_centres, members, policy_epoch, registry
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import TenantId, new_id
@@ -63,6 +63,8 @@ def acme() -> Tenant:
     anna = Actor(kind="user", name="anna", user=User.objects.get(username="anna"))
     project = registry.create_project(anna, tenant, slug="anna-s", name="Anna's")
     account.change(OPERATOR, tenant, legal_name="Anna Smith", billing_emails=["anna@smith.example"], country="DE")
+    cost_centres.set_of_project(anna, project, "Anna's budget")
+    cost_centres.set_of_tenant(anna, tenant, "Anna Smith 4711")
     keys.issue(anna, project, name="Anna's laptop", scopes=["inference"], allowed_networks=["203.0.113.7/32"])
     for owner in (tenant, globex):
         row = row_at(NOW - timedelta(days=40), TenantId(owner.id))

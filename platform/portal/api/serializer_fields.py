@@ -7,6 +7,8 @@ from uuid import UUID
 
 from rest_framework import serializers
 
+from tenants import cost_centres
+
 
 class IdField(serializers.UUIDField):
     """A UUID, as a string only."""
@@ -26,3 +28,8 @@ class SwitchField(serializers.BooleanField):
         if not isinstance(data, bool):
             self.fail("invalid", input=data)
         return data
+
+
+def cost_centre_field(help_text: str) -> serializers.CharField:
+    """Return the optional field of a cost centre, which may be empty."""
+    return serializers.CharField(max_length=cost_centres.LONGEST, required=False, allow_blank=True, help_text=help_text)

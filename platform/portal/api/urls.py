@@ -19,7 +19,7 @@ from portal.api.fleet import (
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
-from portal.api.usage import models, months, partitions, plans, prices, savings, statements, usage
+from portal.api.usage import breakdown, models, months, partitions, plans, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -32,6 +32,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/archive", tenants.ArchiveView.as_view()),
     path("tenants/<slug:tenant>/erase", erasure.EraseView.as_view()),
     path("tenants/<slug:tenant>/projects", projects.ProjectsView.as_view()),
+    path("tenants/<slug:tenant>/projects/<slug:project>", projects.ProjectView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/archive", projects.ArchiveProjectView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/restore", projects.RestoreProjectView.as_view()),
     path("tenants/<slug:tenant>/keys", keys.KeysView.as_view()),
@@ -56,6 +57,7 @@ urlpatterns: list[URLPattern] = [
     path("usage", usage.UsageView.as_view()),
     path("usage/totals", usage.TotalsView.as_view()),
     path("usage/series", usage.SeriesView.as_view()),
+    path("usage/breakdown", breakdown.BreakdownView.as_view()),
     path("usage/savings", savings.SavingsView.as_view()),
     path("usage/partitions", partitions.PartitionsView.as_view()),
     path("usage/exports", partitions.UsageExportsView.as_view()),

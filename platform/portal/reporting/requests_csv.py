@@ -9,6 +9,7 @@ from billing.ledger.usage_rows import SHOWN_COLUMNS, UsageRow
 from billing.reports import usage
 from billing.reports.usage import Filters
 from portal.formats import money
+from tenants import cost_centres
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
@@ -16,7 +17,7 @@ from tenants.ids import TenantId
 PAGE_ROWS = 1000
 _FIRST = ("id", "started_at", "finished_at")
 CSV_COLUMNS = (*_FIRST, *(each.name for each in SHOWN_COLUMNS if each.shown.in_csv and each.name not in _FIRST))
-CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix")
+CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix", "cost_centre")
 
 
 def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]:
@@ -25,13 +26,14 @@ def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]
     while True:
         with as_tenant(tenant_id):
             page = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS, filters=filters)
-        yield from map(csv_row, page)
+            centres = cost_centres.of_projects(row.project_id for row in page)
+        yield from (csv_row(row, centres.get(row.project_id, "")) for row in page)
         if len(page) < PAGE_ROWS:
             return
         before = page[-1].id
 
 
-def csv_row(found: UsageRow) -> tuple[str, ...]:
+def csv_row(found: UsageRow, cost_centre: str) -> tuple[str, ...]:
     """Return one request as cells; money with twelve decimals, empty where there is none."""
     cells = [getattr(found, name) for name in CSV_COLUMNS]
     return (
@@ -40,4 +42,5 @@ def csv_row(found: UsageRow) -> tuple[str, ...]:
         money.exact(found.amount_pico),
         money.exact(found.saved_prediction_pico),
         money.exact(found.saved_prefix_pico),
+        cost_centre,
     )

@@ -40,6 +40,8 @@ PAGES = (
     "reconciliation/",
     "retention/",
     TENANT,
+    "usage/",
+    f"{TENANT}usage/",
     f"{TENANT}savings/",
     f"{TENANT}statement/",
     f"{TENANT}prices/",

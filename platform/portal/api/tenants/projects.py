@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db import transaction
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
@@ -14,7 +15,8 @@ from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
-from tenants import registry
+from portal.api.serializer_fields import cost_centre_field
+from tenants import cost_centres, registry
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Project, Tenant
@@ -26,8 +28,15 @@ class ProjectSerializer(serializers.Serializer[Project]):
     id = serializers.UUIDField(read_only=True)
     slug = serializers.CharField(max_length=63)
     name = serializers.CharField(max_length=200)
+    cost_centre = cost_centre_field("Of its usage; empty: the tenant's.")
     archived_at = serializers.DateTimeField(read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(read_only=True)
+
+
+class ChangeProjectSerializer(serializers.Serializer[Project]):
+    """Changes of a project."""
+
+    cost_centre = cost_centre_field("Of its usage; empty: the tenant's.")
 
 
 class ProjectsView(APIView):
@@ -64,8 +73,35 @@ class ProjectsView(APIView):
         body = ProjectSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
-        project = registry.create_project(principal.actor, found, **body.validated_data)
+        cost_centre = body.validated_data.pop("cost_centre", "")
+        with transaction.atomic():
+            project = registry.create_project(principal.actor, found, **body.validated_data)
+            project = cost_centres.set_of_project(principal.actor, project, cost_centre)
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
+
+
+class ProjectView(APIView):
+    """One project."""
+
+    @extend_schema(
+        operation_id="change_project",
+        request=ChangeProjectSerializer,
+        responses={200: ProjectSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def patch(self, request: Request, tenant: str, project: str) -> Response:
+        """Set the project's cost centre, for usage of any time.
+
+        For operators, owners, and tenant-wide keys with the scope `management:write`.
+        """
+        principal = principal_of(request)
+        found = project_scope.project_of(principal, tenant_for(principal, tenant), project)
+        inherited_bounds.require_may_change_projects(principal, found.tenant)
+        body = ChangeProjectSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        if "cost_centre" in body.validated_data:
+            found = cost_centres.set_of_project(principal.actor, found, body.validated_data["cost_centre"])
+        return Response(ProjectSerializer(found).data)
 
 
 class ArchiveProjectView(APIView):

@@ -19,15 +19,18 @@ from portal.access.principal import tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.api.serializer_fields import cost_centre_field
 from portal.errors import BadQuery
 from portal.formats import query_params
-from tenants import registry
+from tenants import cost_centres, registry
 from tenants.caller_limits import LONGEST_HEADER_NAME, MOST_SESSION_HEADERS
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.registry import LARGEST, LONGEST_REGION, MOST_REGIONS, SMALLEST
 from workers.fleet import pools
+
+COST_CENTRE = "Of usage of its projects without their own; empty: none."
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
@@ -148,6 +151,7 @@ class ChangeTenantSerializer(PolicySerializer):
     """Changes of a tenant's policy, and of its regions."""
 
     allowed_regions = _regions_field()
+    cost_centre = cost_centre_field(COST_CENTRE)
 
 
 class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
@@ -165,6 +169,7 @@ class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
         read_only=True,
         help_text="Regions of pools in which the tenant's requests may run; empty: all.",
     )
+    cost_centre = serializers.CharField(source="tenant.cost_centre", read_only=True, help_text=COST_CENTRE)
     created_at = serializers.DateTimeField(source="tenant.created_at", read_only=True)
     policy = PolicySerializer(read_only=True)
 
@@ -175,6 +180,7 @@ class NewTenantSerializer(serializers.Serializer[Tenant]):
     slug = serializers.CharField(max_length=63)
     name = serializers.CharField(max_length=200)
     allowed_regions = _regions_field()
+    cost_centre = cost_centre_field(COST_CENTRE)
     policy = PolicySerializer(required=False)
 
 
@@ -217,13 +223,16 @@ class TenantsView(APIView):
         reject_unknown_fields(body)
         regions = body.validated_data.get("allowed_regions", [])
         pools.require_regions(regions)
-        tenant = registry.create_tenant(
-            principal_of(request).actor,
-            slug=body.validated_data["slug"],
-            name=body.validated_data["name"],
-            policy=registry.Policy(**body.validated_data.get("policy", {})),
-            allowed_regions=regions,
-        )
+        actor = principal_of(request).actor
+        with transaction.atomic():
+            tenant = registry.create_tenant(
+                actor,
+                slug=body.validated_data["slug"],
+                name=body.validated_data["name"],
+                policy=registry.Policy(**body.validated_data.get("policy", {})),
+                allowed_regions=regions,
+            )
+            tenant = cost_centres.set_of_tenant(actor, tenant, body.validated_data.get("cost_centre", ""))
         return Response(read(tenant), status=status.HTTP_201_CREATED)
 
 
@@ -245,7 +254,10 @@ class TenantView(APIView):
         responses={200: TenantSerializer, **error_responses(400, 403, 404)},
     )
     def patch(self, request: Request, tenant: str) -> Response:
-        """Change fields of the policy, or the regions; every gateway applies them within a second. Operators only."""
+        """Change fields of the policy, or the regions; every gateway applies them within a second. Operators only.
+
+        Or the cost centre, for usage of any time.
+        """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
         body = ChangeTenantSerializer(data=request.data)
@@ -256,6 +268,8 @@ class TenantView(APIView):
             if (regions := changes.pop("allowed_regions", None)) is not None:
                 pools.require_regions(regions)
                 found = registry.set_regions(principal.actor, found, regions)
+            if (cost_centre := changes.pop("cost_centre", None)) is not None:
+                found = cost_centres.set_of_tenant(principal.actor, found, cost_centre)
             registry.set_policy(principal.actor, found, **changes)
         return Response(read(found))
 

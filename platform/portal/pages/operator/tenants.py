@@ -18,13 +18,15 @@ from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import query_params
+from portal.forms.base import PageForm
+from portal.forms.cost_centres import CostCentreForm
 from portal.forms.policy import PolicyForm
 from portal.forms.retention import EraseForm
 from portal.forms.tenants import NewTenantForm, RegionsForm
 from portal.pages.base import form_action, operator_page, page, period_of, show, submit, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
-from tenants import registry
+from tenants import cost_centres, registry
 from tenants.database.rls import as_tenant
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
@@ -130,24 +132,28 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
         done = submit(request, form, change, back="portal:policy", slug=slug)
         if done is not None:
             return done
-    return _show_policy(
-        request, principal, tenant, form, RegionsForm(initial={"allowed_regions": tenant.allowed_regions})
-    )
+    return _show_policy(request, principal, tenant, form=form)
 
 
 def _show_policy(
-    request: HttpRequest, principal: Principal, tenant: Tenant, form: PolicyForm, regions_form: RegionsForm
+    request: HttpRequest,
+    principal: Principal,
+    tenant: Tenant,
+    *,
+    form: PolicyForm | None = None,
+    regions_form: RegionsForm | None = None,
+    cost_centre_form: CostCentreForm | None = None,
 ) -> HttpResponse:
+    """Show the page, with the form that was refused if there is one."""
     with as_tenant(TenantId(tenant.id)):
         versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
-    context = {
-        "policy": versions[0],
-        "versions": versions,
-        "form": form,
-        "regions_form": regions_form,
-        "erase_form": EraseForm(slug=tenant.slug),
+    forms: dict[str, PageForm] = {
+        "form": form or PolicyForm(policy=versions[0]),
+        "regions_form": regions_form or RegionsForm(initial={"allowed_regions": tenant.allowed_regions}),
+        "cost_centre_form": cost_centre_form or CostCentreForm(initial={"cost_centre": tenant.cost_centre}),
     }
-    status = 400 if form.errors or regions_form.errors else 200
+    context = {"policy": versions[0], "versions": versions, "erase_form": EraseForm(slug=tenant.slug), **forms}
+    status = 400 if any(each.errors for each in forms.values()) else 200
     return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant, status=status)
 
 
@@ -167,9 +173,22 @@ def set_regions(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
     done = submit(request, form, change, back="portal:policy", slug=slug)
     if done is not None:
         return done
-    with as_tenant(TenantId(tenant.id)):
-        policy_form = PolicyForm(policy=registry.policy_of(tenant))
-    return _show_policy(request, principal, tenant, policy_form, form)
+    return _show_policy(request, principal, tenant, regions_form=form)
+
+
+@form_action("portal:policy")
+@operator_page
+def set_cost_centre(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Set the tenant's cost centre."""
+    tenant = tenant_for(principal, slug)
+    form = CostCentreForm(request.POST)
+
+    def change() -> str:
+        cost_centres.set_of_tenant(principal.actor, tenant, form.cleaned_data["cost_centre"])
+        return "Saved. Reports use it for usage of any time."
+
+    done = submit(request, form, change, back="portal:policy", slug=slug)
+    return _show_policy(request, principal, tenant, cost_centre_form=form) if done is None else done
 
 
 @form_action("portal:policy")

@@ -1,4 +1,4 @@
-"""The projects of a tenant: create, archive and restore them."""
+"""The projects of a tenant: create, archive and restore them, and set their cost centres."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
-from tenants import error_text, registry
+from tenants import cost_centres, error_text, registry
 from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
 from tenants.ids import TenantId
@@ -61,4 +61,22 @@ def set_archived(request: HttpRequest, principal: Principal, slug: str, project:
     else:
         done = "archived: its keys are refused within a second" if archived else "active again"
         messages.success(request, f"{found.name} is {done}.")
+    return redirect("portal:projects", slug=tenant.slug)
+
+
+@form_action("portal:projects")
+@page
+def set_cost_centre(request: HttpRequest, principal: Principal, slug: str, project: str) -> HttpResponseBase:
+    """Set a project's own cost centre."""
+    tenant = tenant_for(principal, slug)
+    found = project_scope.project_of(principal, tenant, project)
+    try:
+        inherited_bounds.require_may_change_projects(principal, tenant)
+        changed = cost_centres.set_of_project(principal.actor, found, request.POST.get("cost_centre", ""))
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+    else:
+        messages.success(request, f"{changed.name} has the cost centre {changed.cost_centre or 'of its tenant'}.")
     return redirect("portal:projects", slug=tenant.slug)

@@ -1,0 +1,92 @@
+"""Usage of a period by tenant, project, key, model, day or cost centre, from roll-ups.
+
+``tenant_id`` and ``project_id`` as in ``billing.reports.usage``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, Protocol, get_args
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from billing.ledger.rollups import Sums
+from billing.reports import savings
+from billing.reports.usage import TOTALS, rollups_in, series_at, sums_of
+from tenants import cost_centres
+from tenants.ids import TenantId
+
+By = Literal["tenant", "project", "key", "model", "day", "cost_centre"]
+BY: tuple[str, ...] = get_args(By)
+
+
+class LocalPeriod(Protocol):
+    """A period of ``billing.reports.usage`` with the time zone whose days it has."""
+
+    @property
+    def start(self) -> datetime: ...
+    @property
+    def end(self) -> datetime: ...
+    @property
+    def zone(self) -> ZoneInfo: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One tenant, project, key, model, day or cost centre, with its requests.
+
+    ``id`` is None for the last three, and for usage without a known key. ``name`` is empty for usage without a cost
+    centre. Days are named as YYYY-MM-DD.
+    """
+
+    id: UUID | None
+    name: str
+    sums: Sums
+
+
+def grouped(
+    period: LocalPeriod, tenant_id: TenantId | None, by: By, project_id: UUID | None = None
+) -> tuple[Group, ...]:
+    """Return each group with requests: days in order, others with the highest amount first."""
+    match by:
+        case "day":
+            return _by_day(period, tenant_id, project_id)
+        case "cost_centre":
+            found = _by_cost_centre(period, tenant_id, project_id)
+        case "tenant" | "project" | "key" | "model":
+            found = tuple(
+                Group(id=each.id, name=each.name, sums=each.sums)
+                for each in savings.grouped(period, tenant_id, by, project_id)
+            )
+    return tuple(sorted(found, key=lambda each: (-each.sums.amount_pico, each.name, str(each.id))))
+
+
+def days_of(period: LocalPeriod) -> tuple[datetime, ...]:
+    """Return when each local day begins; the first may begin before the period."""
+    local = period.start.astimezone(period.zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    days: list[datetime] = []
+    while local < period.end:
+        days.append(local)
+        local = (local.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=period.zone)
+    return tuple(days)
+
+
+def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
+    points = series_at(period, tenant_id, days_of(period), project_id)
+    return tuple(
+        Group(id=None, name=f"{point.starts_at.astimezone(period.zone):%Y-%m-%d}", sums=point.sums)
+        for point in points
+        if point.sums.requests
+    )
+
+
+def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
+    rows = rollups_in(period, tenant_id, project_id).values("project_id").annotate(**TOTALS).order_by()
+    found = {row["project_id"]: sums for row in rows if (sums := sums_of(row)).requests}
+    centres = cost_centres.of_projects(found)
+    summed: defaultdict[str, Sums] = defaultdict(Sums)
+    for project, sums in found.items():
+        summed[centres.get(project, "")] += sums
+    return tuple(Group(id=None, name=name, sums=sums) for name, sums in summed.items())

@@ -1,0 +1,105 @@
+"""``/api/v1/usage/breakdown``: the sums of a period by tenant, project, key, model, day or cost centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django.http import HttpResponseBase
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.ledger.rollups import Sums
+from billing.reports import breakdown, usage
+from billing.reports.breakdown import BY, By, Group
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
+from portal.api.usage.usage import TENANT_PARAMETER, SumsSerializer, read_as, tenant_of
+from portal.formats import csv_export
+from portal.reporting import periods
+from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
+from tenants.ids import TenantId
+
+
+class UsageGroupSerializer(serializers.Serializer[Group]):
+    """One tenant, project, key, model, day or cost centre."""
+
+    id = serializers.UUIDField(
+        read_only=True, allow_null=True, help_text="null for a model, a day, a cost centre or an unknown key."
+    )
+    name = serializers.CharField(read_only=True, help_text="Days as YYYY-MM-DD; empty: usage without a cost centre.")
+    sums = SumsSerializer(read_only=True)
+
+
+class BreakdownSerializer(serializers.Serializer[Any]):
+    """The usage of a period in groups. Money in pico-units of the currency (10⁻¹²)."""
+
+    start = serializers.DateTimeField(read_only=True)
+    end = serializers.DateTimeField(read_only=True)
+    total = SumsSerializer(read_only=True)
+    group_by = serializers.ChoiceField(choices=BY, read_only=True)
+    groups = UsageGroupSerializer(many=True, read_only=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    total: Sums
+    groups: tuple[Group, ...]
+
+
+class BreakdownView(APIView):
+    """Usage of a period in groups."""
+
+    @extend_schema(
+        operation_id="get_usage_breakdown",
+        parameters=[
+            TENANT_PARAMETER,
+            OpenApiParameter("group_by", str, enum=BY, description="Default: model. tenant is for operators only."),
+            *PERIOD_PARAMETERS,
+            CSV_PARAMETER,
+        ],
+        responses={
+            (200, "application/json"): BreakdownSerializer,
+            (200, "text/csv"): str,
+            **error_responses(400, 404),
+        },
+    )
+    def get(self, request: Request) -> HttpResponseBase:
+        """Return the sums of each group with requests. A rotated key counts with its successor.
+
+        A project without a cost centre of its own has its tenant's; reports use those of today.
+        """
+        tenant_id, project_id = tenant_of(request), principal_of(request).project_id
+        period = periods.parse(request.query_params, timezone.now())
+        by = _group_by(request, tenant_id)
+        found: _Report = read_as(
+            tenant_id,
+            lambda: _Report(
+                total=usage.totals(period, tenant_id, project_id),
+                groups=breakdown.grouped(period, tenant_id, by, project_id),
+            ),
+        )
+        if wants_csv(request):
+            rows = csv_rows(by, found.total, found.groups)
+            return csv_export.attachment(request._request, f"usage-by-{by}", CSV_HEADER, rows)
+        document = {
+            "start": period.start,
+            "end": period.end,
+            "total": found.total,
+            "group_by": by,
+            "groups": found.groups,
+        }
+        return Response(BreakdownSerializer(document).data)
+
+
+def _group_by(request: Request, tenant_id: TenantId | None) -> By:
+    grouping = request.query_params.get("group_by") or "model"
+    allowed = BY if tenant_id is None else BY[1:]
+    if grouping not in allowed:
+        raise ValidationError({"group_by": f"Use one of {', '.join(allowed)}."})
+    return cast(By, grouping)
