@@ -22,7 +22,7 @@ from portal.pages.operator import (
     tenants,
 )
 from portal.pages.sign_in import SignInView
-from portal.pages.tenant import billing, cache, keys, limits, projects, statements
+from portal.pages.tenant import billing, cache, keys, limits, projects, savings_statements, statements
 from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
@@ -75,6 +75,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
+    path("tenants/<slug:slug>/savings-statement/", savings_statements.index, name="savings-statement"),
+    path("tenants/<slug:slug>/savings-statement.csv", savings_statements.as_csv, name="savings-statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),
     path("tenants/<slug:slug>/keys/<uuid:key>/change/", keys.change, name="key-change"),

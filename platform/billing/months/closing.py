@@ -22,7 +22,7 @@ from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
 from billing.models import BillingMonth, FinalStatement, MonthLine, WalOffset
 from billing.months import terms_posting
-from billing.reports import statements
+from billing.reports import savings_statement, statements
 from billing.reports.statements import Month, Statement
 from tenants import audit
 from tenants.audit import Actor
@@ -145,7 +145,7 @@ def _statement(month: Month) -> Statement:
         )
     if not found.equals_ledger:
         raise _differs(month, found.usage_pico, found.ledger_pico or 0)
-    return found
+    return savings_statement.measured(month, found) if found.closed_at is None else found
 
 
 def _differs(month: Month, pico: int, posted_pico: int) -> NotClosed:

@@ -30,6 +30,8 @@ from billing.pricing.amounts import PICO_PER_CENT, cents
 from billing.pricing.classes import PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
 from billing.pricing.prices import rates_of
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
+from billing.reports import model_savings
+from billing.reports.model_savings import ModelSavings
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Project, Tenant
 
@@ -111,6 +113,8 @@ class Statement:
     ledger_pico: int | None
     #: What the terms of the tenant's plan add; an estimate while the month is open. One project has none.
     terms: tuple[TermsLine, ...] = ()
+    #: The savings by model; None: frozen by a release that did not split them.
+    model_savings: tuple[ModelSavings, ...] | None = None
     #: The plan; None: list prices alone.
     plan: str | None = None
     #: Slug of the project that the statement is of; None for the whole tenant.
@@ -239,6 +243,7 @@ def computed(
         currency=next(iter(currencies), month.tenant.currency),
         lines=_lines(groups, is_detailed=is_detailed),
         savings=_savings(groups),
+        model_savings=model_savings.by_model(groups),
         requests=sum(group["requests"] for group in groups),
         free_requests=sum(group["requests"] for group in groups if group["charge"] == "free"),
         unrated_requests=sum(group["requests"] for group in groups if group["charge"] == "unrated"),

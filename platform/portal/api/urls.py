@@ -19,7 +19,18 @@ from portal.api.fleet import (
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
-from portal.api.usage import breakdown, models, months, partitions, plans, prices, savings, statements, usage
+from portal.api.usage import (
+    breakdown,
+    models,
+    months,
+    partitions,
+    plans,
+    prices,
+    savings,
+    savings_statements,
+    statements,
+    usage,
+)
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -49,6 +60,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
     path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
+    path("tenants/<slug:tenant>/savings-statements/<str:month>", savings_statements.SavingsStatementView.as_view()),
     path("tenants/<slug:tenant>/months", months.TenantMonthsView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/close", months.CloseMonthView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/reopen", months.ReopenMonthView.as_view()),
