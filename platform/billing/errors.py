@@ -14,6 +14,7 @@ BillingError
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
 ├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
 ├── BadTerms                  a plan's document that is not valid
+├── TooManyRequests           a report would read too many single requests
 ├── PlanRefused               a change of plans that is not allowed
 └── PriceRefused              a price change that is not allowed
     ├── PriceOutOfRange       negative or above the highest allowed price
@@ -184,3 +185,20 @@ class PriceExists(PriceRefused):
     def __init__(self, model_name: str, effective_from: datetime) -> None:
         super().__init__(model_name, f"already has a price from {effective_from.isoformat()}")
         self.effective_from = effective_from
+
+
+class TooManyRequests(BillingError):
+    """A report would read more single requests than it may."""
+
+    def __init__(self, requests: int, most: int) -> None:
+        super().__init__(requests, most)
+        self.requests = requests
+        self.most = most
+
+    @property
+    def allowed(self) -> str:
+        """Return what is allowed, after "Use"."""
+        return f"a shorter period, with at most {self.most:,} requests; this one has {self.requests:,}"
+
+    def __str__(self) -> str:
+        return f"Use {self.allowed}."

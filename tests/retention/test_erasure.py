@@ -68,7 +68,7 @@ def acme() -> Tenant:
     keys.issue(anna, project, name="Anna's laptop", scopes=["inference"], allowed_networks=["203.0.113.7/32"])
     for owner in (tenant, globex):
         row = row_at(NOW - timedelta(days=40), TenantId(owner.id))
-        store(replace(row, client_request_id="anna-1", error_message="no model Anna"))
+        store(replace(row, client_request_id="anna-1", error_message="no model Anna", tags={"user": "anna"}))
         defer(owner)
     return registry.archive(OPERATOR, tenant)
 
@@ -148,10 +148,15 @@ def test_it_may_be_repeated_and_takes_usage_that_arrived_late(acme: Tenant) -> N
     again = erasure.erase(OPERATOR, Tenant.objects.get(id=acme.id))
     assert again == erasure.Erased()
     assert len(everything_of(acme)) > len(first)  # the audit entry of the repetition
-    store(replace(row_at(NOW - timedelta(hours=1), TenantId(acme.id)), client_request_id="anna-late"))
+    store(
+        replace(
+            row_at(NOW - timedelta(hours=1), TenantId(acme.id)), client_request_id="anna-late", tags={"user": "anna"}
+        )
+    )
     Erasure.objects.update(finished_at=NOW - timedelta(days=2))
     tasks.maintain()
     assert set(UsageRecord.objects.filter(tenant_id=acme.id).values_list("client_request_id", flat=True)) == {""}
+    assert not UsageRecord.objects.filter(tenant_id=acme.id).exclude(tags={}).exists()
 
 
 def test_an_erasure_that_redis_interrupts_is_finished_later(acme: Tenant, settings: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -113,6 +114,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     traced: Annotated[
         bool, Shown(doc="It was traced, if the operator traces requests: the trace's id is this id without hyphens.")
     ] = False
+    tags: Annotated[dict[str, str], Shown(doc="The caller's tags: `metadata` of the request's body.")] = msgspec.field(
+        default_factory=dict
+    )
     replica_generation: Annotated[int, Shown(in_api=False, in_csv=False)] = 0
     sequences: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
     prompt_copies: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
@@ -140,6 +144,8 @@ def _column(name: str, annotation: Any) -> Column:
     shown = Shown()
     if get_origin(annotation) is Annotated:
         annotation, shown = get_args(annotation)
+    if get_origin(annotation) is dict:
+        return Column(name=name, kind=dict, nullable=False, shown=shown)
     kinds = [each for each in get_args(annotation) if each is not NoneType]
     return Column(name=name, kind=kinds[0] if kinds else annotation, nullable=bool(kinds), shown=shown)
 
@@ -148,6 +154,8 @@ COLUMNS = UsageRow.__struct_fields__
 SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, include_extras=True).items())
 #: The integer of an id: hashing and comparing UUIDs themselves takes ten times as long.
 NUMBER = attrgetter("int")
+#: Pairs of tags, and characters of each.
+MOST_TAGS, LONGEST_TAG = 8, 64
 #: Of a column.
 _MOST_SEQUENCES = 2**15 - 1
 _TENANT: str = UsageRecord.Purpose.TENANT.value
@@ -264,6 +272,7 @@ def finished(start: Start, end: End) -> UsageRow:
         sequences=min(start.sequences, _MOST_SEQUENCES),
         prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),
         priority=_text("priority", start.priority),
+        tags=_tags(start.tags) if start.tags else {},
     )
 
 
@@ -346,6 +355,12 @@ def rated(row: UsageRow, price: Price | None) -> UsageRow:
 def _text(column: str, value: str) -> str:
     """Fit a value that a client may have chosen into its column: PostgreSQL rejects NUL and too long text."""
     return value.replace("\0", "")[: _LENGTHS[column]]
+
+
+def _tags(sent: dict[str, str]) -> dict[str, str]:
+    """Fit tags into their column: gateways check them, but PostgreSQL must take whatever the log has."""
+    pairs = islice(sent.items(), MOST_TAGS)
+    return {key.replace("\0", "")[:LONGEST_TAG]: text.replace("\0", "")[:LONGEST_TAG] for key, text in pairs}
 
 
 def _time(nanoseconds: int) -> datetime:

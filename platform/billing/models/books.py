@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Value
 from django.db.models.functions import Cast, Now
 
 from tenants.ids import new_id
@@ -154,6 +154,8 @@ class UsageRecord(models.Model):
     tpot_ms = models.FloatField(null=True)
     traced = models.BooleanField(default=False, db_default=False)
     routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
+    #: The caller's tags: at most 8 pairs of short texts.
+    tags = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     #: The engine process of the replica; 0: none, or a row of an earlier release.
     replica_generation = models.PositiveIntegerField(default=0, db_default=0)
     #: How many sequences the engine made of it, and how often it counted each prompt (``n``).

@@ -1,4 +1,7 @@
-"""Usage of a period by tenant, project, key, model, day or cost centre, from roll-ups.
+"""Usage of a period by tenant, project, key, model, day or cost centre, from roll-ups; and by a tag.
+
+A tag may have any number of values, so roll-ups have none: usage by tag is read from single requests. The roll-ups say
+first how many there are: see ``billing.reports.tags``.
 
 ``tenant_id`` and ``project_id`` as in ``billing.reports.usage``.
 """
@@ -13,12 +16,12 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from billing.ledger.rollups import Sums
-from billing.reports import savings
+from billing.reports import savings, tags
 from billing.reports.usage import TOTALS, rollups_in, series_at, sums_of
 from tenants import cost_centres
 from tenants.ids import TenantId
 
-By = Literal["tenant", "project", "key", "model", "day", "cost_centre"]
+By = Literal["tenant", "project", "key", "model", "day", "cost_centre", "tag"]
 BY: tuple[str, ...] = get_args(By)
 
 
@@ -35,10 +38,10 @@ class LocalPeriod(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One tenant, project, key, model, day or cost centre, with its requests.
+    """One tenant, project, key, model, day, cost centre or value of a tag, with its requests.
 
-    ``id`` is None for the last three, and for usage without a known key. ``name`` is empty for usage without a cost
-    centre. Days are named as YYYY-MM-DD.
+    ``id`` is None for the last four, and for usage without a known key. ``name`` is empty for usage without a cost
+    centre or without the tag. Days are named as YYYY-MM-DD.
     """
 
     id: UUID | None
@@ -47,10 +50,16 @@ class Group:
 
 
 def grouped(
-    period: LocalPeriod, tenant_id: TenantId | None, by: By, project_id: UUID | None = None
+    period: LocalPeriod, tenant_id: TenantId | None, by: By, project_id: UUID | None = None, tag: str = ""
 ) -> tuple[Group, ...]:
-    """Return each group with requests: days in order, others with the highest amount first."""
+    """Return each group with requests: days in order, others with the highest amount first.
+
+    ``tag``: the name of the tag to group by. Raises TooManyRequests for a tag.
+    """
     match by:
+        case "tag":
+            values = tags.by_value(period, tenant_id, project_id, tag)
+            return tuple(Group(id=None, name=name, sums=sums) for name, sums in values)
         case "day":
             return _by_day(period, tenant_id, project_id)
         case "cost_centre":

@@ -76,6 +76,8 @@ class Filters:
     finish_reason: str | None = None
     purpose: str | None = UsageRecord.Purpose.TENANT
     errors: Errors | None = None
+    #: The name and the value of one of the caller's tags.
+    tag: tuple[str, str] | None = None
     #: A request's id, whatever its time, or the id that its client sent.
     request_id: str | None = None
 
@@ -171,6 +173,8 @@ def _conditions(filters: Filters) -> Q:
         found &= Q(id__gte=first_id_at(filters.start))
     if filters.end is not None:
         found &= Q(id__lt=first_id_at(filters.end))
+    if filters.tag is not None:
+        found &= Q(tags__contains=dict([filters.tag]))
     if filters.errors is not None:
         found &= _ERRORS[filters.errors]
     if filters.request_id is not None:
@@ -179,11 +183,17 @@ def _conditions(filters: Filters) -> Q:
     return found if filters.project_id is None else found & Q(project_id=filters.project_id)
 
 
+def records_in(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> QuerySet[UsageRecord]:
+    """Return the tenants' single requests of a period."""
+    filters = Filters(start=floor(period.start), end=period.end, project_id=project_id)
+    return _records(tenant_id).filter(_conditions(filters))
+
+
 _REFUSED_STATUS = Q(http_status__gte=REFUSED_STATUSES.start, http_status__lt=REFUSED_STATUSES.stop)
 #: As :func:`billing.ledger.rollups.is_error` and ``is_refused``.
-_PLATFORMS = Q(state__in=ERROR_STATES) & ~_REFUSED_STATUS
-_CLIENTS = Q(state=UsageRecord.State.REFUSED) | (Q(state__in=ERROR_STATES) & _REFUSED_STATUS)
-_ERRORS: Mapping[Errors, Q] = {"platform": _PLATFORMS, "client": _CLIENTS, "all": _PLATFORMS | _CLIENTS}
+PLATFORMS = Q(state__in=ERROR_STATES) & ~_REFUSED_STATUS
+CLIENTS = Q(state=UsageRecord.State.REFUSED) | (Q(state__in=ERROR_STATES) & _REFUSED_STATUS)
+_ERRORS: Mapping[Errors, Q] = {"platform": PLATFORMS, "client": CLIENTS, "all": PLATFORMS | CLIENTS}
 
 
 def _with_id(text: str, others: Q) -> Q:

@@ -57,6 +57,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     retry_of: RequestId | None = None
     #: The tenant's priority, which is part of the price.
     priority: str = "standard"
+    #: The caller's tags (``metadata`` of the body).
+    tags: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):

@@ -348,6 +348,7 @@ class Meter:
             sequences=self._call.endpoint.sequences(body),
             prompt_copies=body.get("n") or 1,
             priority=self._caller.policy.priority,
+            tags=self._call.tags,
         )
 
     def _new_end(

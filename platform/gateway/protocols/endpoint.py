@@ -142,6 +142,8 @@ class Endpoint:
     deterministic: ClassVar[bool] = False
     #: False: a request costs no tokens and leaves no usage row; it only counts against request limits.
     metered: ClassVar[bool] = True
+    #: Fields that only gateways read: the caller's tags may name people, and no engine needs them.
+    unsent: ClassVar[frozenset[str]] = frozenset({"metadata"})
     #: The engine accepts a ``cache_salt`` here.
     salted: ClassVar[bool] = True
 
@@ -194,7 +196,17 @@ class Endpoint:
 
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
         """Return the body for the engine; ``salt`` divides its cache. ``counted``: see :meth:`token_counts`."""
-        return orjson.dumps({**body, "cache_salt": salt} if self.salted else body)
+        return orjson.dumps(self.sent(body, salt))
+
+    def sent(self, body: Mapping[str, Any], salt: str) -> dict[str, Any]:
+        """Return the fields that the engine gets."""
+        kept = {name: value for name, value in body.items() if name not in self.unsent}
+        return {**kept, "cache_salt": salt} if self.salted else kept
+
+    def tags(self, body: Mapping[str, Any]) -> dict[str, str]:
+        """Return the caller's tags, which ``checks`` has checked."""
+        found: dict[str, str] | None = body.get("metadata")
+        return found or {}
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage in a complete response; None when it has none."""

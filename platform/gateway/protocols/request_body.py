@@ -27,10 +27,10 @@ MAX_BRACKETS = 200_000
 MAX_FIELDS = 1000
 #: Fields whose values the gateway reads after a body was parsed, and the largest that it reads of a large body.
 READ_FIELDS = frozenset(
-    {"model", "n", "seed", "stream", "stream_options", "temperature", "top_k", "top_p"}
+    {"metadata", "model", "n", "seed", "stream", "stream_options", "temperature", "top_k", "top_p"}
     | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
 )
-MAX_READ_BYTES = 4096
+MAX_READ_BYTES = 16_384
 #: Choices of one request, n of each prompt. vLLM itself would start up to 16,384 for each prompt.
 MAX_CHOICES = 128
 
@@ -59,6 +59,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> str:
         """Return the path of the endpoint."""
         return self.endpoint.path
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the caller's tags."""
+        return self.endpoint.tags(self.body)
 
     def render(self, body: bytes) -> bytes | None:
         """Return a stored response in the shape that this request asks for; None if it has no such shape."""

@@ -15,6 +15,12 @@ MAX_MESSAGES = 4096
 #: Inputs of one embeddings request; the same as OpenAI's limit.
 MAX_INPUTS = 2048
 ENCODINGS = ("float", "base64")
+#: Pairs of ``metadata``, which are stored with each request, and the characters of a key and of a value; as
+#: ``billing.ledger.usage_rows`` stores them.
+MAX_TAGS = 8
+MAX_TAG_LENGTH = 64
+#: Anthropic's ``metadata.user_id``, which is no tag: its clients put several ids in it.
+MAX_USER_LENGTH = 1024
 
 
 def wrong(name: str, value: Any, allowed: str) -> BadRequest:
@@ -38,6 +44,44 @@ def mapping(name: str, value: Any) -> None:
     """Check a JSON object."""
     if not isinstance(value, dict):
         raise wrong(name, value, "an object")
+
+
+def tags(name: str, value: Any) -> None:
+    """Check the caller's tags: a few pairs of short printable texts. ``=`` separates the two in filters of usage."""
+    mapping(name, value)
+    if len(value) > MAX_TAGS:
+        raise BadRequest(f"'{name}' has {len(value)} pairs. At most {MAX_TAGS} are allowed.", "invalid_value", name)
+    for key, text in value.items():
+        if not 1 <= len(key) <= MAX_TAG_LENGTH or not key.isprintable() or "=" in key:
+            raise BadRequest(
+                f"The key {key[:MAX_TAG_LENGTH]!r} of '{name}' is not valid. Use 1 to {MAX_TAG_LENGTH} printable "
+                "characters without '='.",
+                "invalid_value",
+                name,
+            )
+        if not isinstance(text, str):
+            raise BadRequest(
+                f"The value of {key!r} in '{name}' is {_kind(text)}. It must be a string.", "invalid_type", name
+            )
+        if len(text) > MAX_TAG_LENGTH or not text.isprintable():
+            raise BadRequest(
+                f"The value of {key!r} in '{name}' is not valid. Use at most {MAX_TAG_LENGTH} printable characters.",
+                "invalid_value",
+                name,
+            )
+
+
+def tags_and_user(name: str, value: Any) -> None:
+    """Check Anthropic's metadata: tags, and a ``user_id``, which is none."""
+    mapping(name, value)
+    user = value.get("user_id")
+    if user is not None and (not isinstance(user, str) or len(user) > MAX_USER_LENGTH):
+        raise BadRequest(
+            f"'{name}.user_id' is {_kind(user)}. It must be a string of at most {MAX_USER_LENGTH} characters.",
+            "invalid_type",
+            name,
+        )
+    tags(name, {key: text for key, text in value.items() if key != "user_id"})
 
 
 def number(name: str, value: Any) -> None:

@@ -17,6 +17,17 @@ def text(query: Mapping[str, str], name: str) -> str | None:
     return value
 
 
+def tag(query: Mapping[str, str], name: str = "tag") -> tuple[str, str] | None:
+    """Return a tag's name and value from a parameter ``name=value``; None if absent. Raises BadQuery."""
+    given = text(query, name)
+    if given is None:
+        return None
+    key, separator, value = given.partition("=")
+    if not key or not separator:
+        raise BadQuery(name, given, "a tag as name=value, such as app=search")
+    return key, value
+
+
 def posted(request: HttpRequest, name: str) -> str:
     """Return a form field without NUL characters and surrounding whitespace."""
     return request.POST.get(name, "").replace("\0", "").strip()

@@ -1,21 +1,23 @@
-"""Usage by project, key, model, day or cost centre, for one tenant and for all."""
+"""Usage by project, key, model, day, cost centre or a tag, for one tenant and for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from billing.errors import TooManyRequests
 from billing.ledger.rollups import Sums
 from billing.reports import breakdown, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
-from portal.formats import csv_export
+from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
@@ -30,9 +32,16 @@ TITLES: dict[By, str] = {
     "model": "Model",
     "day": "Day",
     "cost_centre": "Cost centre",
+    "tag": "Tag",
 }
+#: The tag whose values are shown unless another is chosen.
+DEFAULT_TAG = "app"
 #: What usage without a name is called.
-UNNAMED: dict[By, str] = {"key": "earlier requests without a key", "cost_centre": "no cost centre"}
+UNNAMED: dict[By, str] = {
+    "key": "earlier requests without a key",
+    "cost_centre": "no cost centre",
+    "tag": "without this tag",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +91,23 @@ def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> Stre
 def _context(
     request: HttpRequest, tenant_id: TenantId | None, currency: str, allowed: Sequence[str], csv_url: str
 ) -> dict[str, Any]:
-    period, by = period_of(request, default="30d"), _chosen(request, allowed)
+    period, by, tag = period_of(request, default="30d"), _chosen(request, allowed), _tag(request)
     total = usage.totals(period, tenant_id)
-    groups = breakdown.grouped(period, tenant_id, by)
+    groups = _grouped(request, period, tenant_id, by, tag)
     return {
         "period": period,
         "periods": presets(request),
         "currency": currency,
         "by": by,
+        "tag": tag,
+        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "by") if name in request.GET],
         "title": TITLES[by],
         "choices": [
             Choice(by=cast(By, each), label=TITLES[cast(By, each)], query=with_query(request, by=each))
             for each in allowed
         ],
         "rows": [_row(group, by, total, period) for group in groups],
-        "csv_url": f"{csv_url}?{period.query}&by={by}",
+        "csv_url": f"{csv_url}?{period.query}&{urlencode({'by': by, 'tag': tag} if by == 'tag' else {'by': by})}",
     }
 
 
@@ -111,8 +122,21 @@ def _row(group: Group, by: By, total: Sums, period: Period) -> UsageRow:
 
 def _csv(request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: Sequence[str]) -> StreamingHttpResponse:
     period, by = period_of(request, default="30d"), _chosen(request, allowed)
-    rows = list(csv_rows(by, usage.totals(period, tenant_id), breakdown.grouped(period, tenant_id, by)))
+    groups = _grouped(request, period, tenant_id, by, _tag(request))
+    rows = list(csv_rows(by, usage.totals(period, tenant_id), groups))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
+
+
+def _grouped(request: HttpRequest, period: Period, tenant_id: TenantId | None, by: By, tag: str) -> tuple[Group, ...]:
+    """Return the groups. Raises BadQuery for a period with too many requests to read by tag."""
+    try:
+        return breakdown.grouped(period, tenant_id, by, tag=tag)
+    except TooManyRequests as error:
+        raise BadQuery("period", request.GET.get("period", period.label), error.allowed) from None
+
+
+def _tag(request: HttpRequest) -> str:
+    return query_params.text(request.GET, "tag") or DEFAULT_TAG
 
 
 def _chosen(request: HttpRequest, allowed: Sequence[str]) -> By:

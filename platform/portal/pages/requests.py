@@ -115,6 +115,7 @@ def _filters(request: HttpRequest) -> Filters:
         cache_result=cache,
         finish_reason=query_params.text(request.GET, "finish"),
         errors=_errors(request),
+        tag=query_params.tag(request.GET),
         request_id=query_params.text(request.GET, "id"),
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from datetime import datetime
 from uuid import UUID
 
 from billing.ledger.usage_rows import SHOWN_COLUMNS, UsageRow
@@ -37,10 +39,18 @@ def csv_row(found: UsageRow, cost_centre: str) -> tuple[str, ...]:
     """Return one request as cells; money with twelve decimals, empty where there is none."""
     cells = [getattr(found, name) for name in CSV_COLUMNS]
     return (
-        *("" if cell is None else cell.isoformat() if hasattr(cell, "isoformat") else str(cell) for cell in cells),
+        *(_text(cell) for cell in cells),
         found.currency,
         money.exact(found.amount_pico),
         money.exact(found.saved_prediction_pico),
         money.exact(found.saved_prefix_pico),
         cost_centre,
     )
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, dict):
+        return json.dumps(cell, ensure_ascii=False, sort_keys=True) if cell else ""
+    return cell.isoformat() if isinstance(cell, datetime) else str(cell)

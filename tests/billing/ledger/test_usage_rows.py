@@ -6,6 +6,9 @@ import msgspec
 import pytest
 
 from billing.ledger.usage_rows import finished
+from billing.models import UsageRecord
+from billing.wal.records import decode, encode
+from tests.billing.usage_records import store
 from tests.billing.wal_records import end, start
 
 
@@ -31,3 +34,19 @@ def test_an_engines_own_word_for_an_end_fits_its_column() -> None:
     begun = start()
     ended = msgspec.structs.replace(end(begun.request_id), finish_reason="repetition" * 10)
     assert finished(begun, ended).finish_reason == ("repetition" * 10)[:32]
+
+
+@pytest.mark.django_db
+def test_tags_of_any_log_fit_their_column() -> None:
+    sent = {f"{number}\0{'k' * 99}": "a\0" + "v" * 99 for number in range(9)}
+    begun = msgspec.structs.replace(start(), tags=sent)
+    row = finished(begun, end(begun.request_id))
+    store(row)
+    assert UsageRecord.objects.get(id=row.id).tags == {f"{number}{'k' * 63}": "a" + "v" * 63 for number in range(8)}
+
+
+def test_a_start_of_an_earlier_release_has_no_tags() -> None:
+    begun = msgspec.structs.replace(start(), tags={"app": "search"})
+    fields = msgspec.msgpack.decode(encode(begun))
+    assert decode(encode(begun)) == begun
+    assert decode(msgspec.msgpack.encode(fields[:-1])) == msgspec.structs.replace(begun, tags={})

@@ -117,7 +117,7 @@ class Messages(_Anthropic):
         "messages": validators.messages,
         "max_tokens": validators.count,
         "system": validators.string_or_array,
-        "metadata": validators.mapping,
+        "metadata": validators.tags_and_user,
         "stream": validators.boolean,
         "temperature": validators.number,
         "top_p": validators.number,
@@ -126,6 +126,10 @@ class Messages(_Anthropic):
     limits = ("max_tokens",)
     streams = True
     cacheable = "both"
+
+    def tags(self, body: Mapping[str, Any]) -> dict[str, str]:
+        """Return the caller's tags: its metadata without ``user_id``."""
+        return {name: value for name, value in super().tags(body).items() if name != "user_id"}
 
     def prepare(self, body: dict[str, Any]) -> None:
         """Reject a choice of tools without tools, which an engine takes for a call. Raises BadRequest."""

@@ -38,6 +38,7 @@ COMMON: dict[str, validators.Check] = {
     "top_p": validators.number,
     "user": validators.text,
     "prompt_cache_key": validators.text,
+    "metadata": validators.tags,
 }
 
 
@@ -135,7 +136,7 @@ class _Chunked(Endpoint):
 
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
         """Return the body for the engine. A stream always requests its usage; ``counted``: with each event."""
-        engine_body: dict[str, Any] = {**body, "cache_salt": salt}
+        engine_body = self.sent(body, salt)
         if stream:
             options = {**(body.get("stream_options") or {}), "include_usage": True}
             engine_body["stream_options"] = {**options, _EACH: counted or self.wants_token_counts(body)}

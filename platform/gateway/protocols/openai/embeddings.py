@@ -24,6 +24,7 @@ class Embeddings(Endpoint):
         "dimensions": validators.count,
         "encoding_format": validators.encoding,
         "user": validators.text,
+        "metadata": validators.tags,
     }
     cacheable = "whole"
     deterministic = True

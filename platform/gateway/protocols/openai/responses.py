@@ -116,11 +116,14 @@ class Responses(Endpoint):
         "top_p": validators.number,
         "user": validators.text,
         "prompt_cache_key": validators.text,
+        "metadata": validators.tags,
     }
     limits: ClassVar[tuple[str, ...]] = ("max_output_tokens",)
     streams = True
     cacheable: ClassVar[Cacheable] = "both"
     ignored = IGNORED - _REPEATED
+    #: The engine's response repeats its request's tags.
+    unsent: ClassVar[frozenset[str]] = frozenset()
 
     def prepare(self, body: dict[str, Any]) -> None:
         """Reject fields that need stored state, forbid storing, and check media. Raises BadRequest."""

@@ -1,4 +1,4 @@
-"""``/api/v1/usage/breakdown``: the sums of a period by tenant, project, key, model, day or cost centre."""
+"""``/api/v1/usage/breakdown``: the sums of a period by tenant, project, key, model, day, cost centre or a tag."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.errors import TooManyRequests
 from billing.ledger.rollups import Sums
 from billing.reports import breakdown, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
 from portal.api.usage.usage import TENANT_PARAMETER, SumsSerializer, read_as, tenant_of
-from portal.formats import csv_export
+from portal.formats import csv_export, query_params
 from portal.reporting import periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
 
 
 class UsageGroupSerializer(serializers.Serializer[Group]):
-    """One tenant, project, key, model, day or cost centre."""
+    """One tenant, project, key, model, day, cost centre or value of a tag."""
 
     id = serializers.UUIDField(
-        read_only=True, allow_null=True, help_text="null for a model, a day, a cost centre or an unknown key."
+        read_only=True, allow_null=True, help_text="null for a model, a day, a cost centre, a tag or an unknown key."
     )
-    name = serializers.CharField(read_only=True, help_text="Days as YYYY-MM-DD; empty: usage without a cost centre.")
+    name = serializers.CharField(
+        read_only=True, help_text="Days as YYYY-MM-DD; empty: usage without a cost centre or without the tag."
+    )
     sums = SumsSerializer(read_only=True)
 
 
@@ -60,6 +63,7 @@ class BreakdownView(APIView):
         parameters=[
             TENANT_PARAMETER,
             OpenApiParameter("group_by", str, enum=BY, description="Default: model. tenant is for operators only."),
+            OpenApiParameter("tag", str, description="With group_by=tag: the name of the tag, such as `app`."),
             *PERIOD_PARAMETERS,
             CSV_PARAMETER,
         ],
@@ -76,14 +80,16 @@ class BreakdownView(APIView):
         """
         tenant_id, project_id = tenant_of(request), principal_of(request).project_id
         period = periods.parse(request.query_params, timezone.now())
-        by = _group_by(request, tenant_id)
-        found: _Report = read_as(
-            tenant_id,
-            lambda: _Report(
-                total=usage.totals(period, tenant_id, project_id),
-                groups=breakdown.grouped(period, tenant_id, by, project_id),
-            ),
-        )
+        by, tag = _group_by(request, tenant_id)
+
+        def read() -> _Report:
+            groups = breakdown.grouped(period, tenant_id, by, project_id, tag)
+            return _Report(total=usage.totals(period, tenant_id, project_id), groups=groups)
+
+        try:
+            found = read_as(tenant_id, read)
+        except TooManyRequests as error:
+            raise ValidationError({"period": str(error)}) from None
         if wants_csv(request):
             rows = csv_rows(by, found.total, found.groups)
             return csv_export.attachment(request._request, f"usage-by-{by}", CSV_HEADER, rows)
@@ -97,9 +103,13 @@ class BreakdownView(APIView):
         return Response(BreakdownSerializer(document).data)
 
 
-def _group_by(request: Request, tenant_id: TenantId | None) -> By:
+def _group_by(request: Request, tenant_id: TenantId | None) -> tuple[By, str]:
+    """Return the grouping and the name of the tag. Raises ValidationError."""
     grouping = request.query_params.get("group_by") or "model"
     allowed = BY if tenant_id is None else BY[1:]
     if grouping not in allowed:
         raise ValidationError({"group_by": f"Use one of {', '.join(allowed)}."})
-    return cast(By, grouping)
+    tag = query_params.text(request.query_params, "tag") or ""
+    if (grouping == "tag") != bool(tag):
+        raise ValidationError({"tag": "Name a tag with group_by=tag, and only with it, such as tag=app."})
+    return cast(By, grouping), tag

@@ -63,6 +63,7 @@ FILTER_PARAMETERS = [
         enum=list(ERRORS),
         description="platform: requests that the platform failed. client: requests that were refused. true: both.",
     ),
+    OpenApiParameter("tag", str, description="One of the caller's tags, as name=value, such as `app=search`."),
     OpenApiParameter(
         "request_id", str, description="A request's id, whatever the period, or the X-Request-ID that its client sent."
     ),
@@ -77,6 +78,7 @@ _FIELDS: Mapping[type, type[serializers.Field[Any, Any, Any, Any]]] = {
     float: serializers.FloatField,
     bool: serializers.BooleanField,
     datetime: serializers.DateTimeField,
+    dict: serializers.DictField,
 }
 
 
@@ -278,6 +280,8 @@ def read_as(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
 
 def _field(column: Column) -> serializers.Field[Any, Any, Any, Any]:
     options: dict[str, Any] = _help(column.shown.doc)
+    if column.kind is dict:
+        options["child"] = serializers.CharField()
     if column.nullable:
         options["allow_null"] = True
     if column.shown_name != column.name:
@@ -323,6 +327,7 @@ def _filters(request: Request) -> Filters:
         cache_result=query.get("cache") or None,
         finish_reason=query_params.text(query, "finish"),
         errors=ERRORS[query.get("errors") or "false"],
+        tag=query_params.tag(query),
         request_id=query_params.text(query, "request_id"),
     )
 
