@@ -8,8 +8,8 @@ import socket
 from pathlib import Path
 
 LOWEST = 10_000
-#: Ports that an instance takes in a row: gateway, portal, and the vitals of seven roles.
-INSTANCE_PORTS = 9
+#: Ports that an instance takes in a row: gateway, portal, and the vitals of eight roles.
+INSTANCE_PORTS = 10
 
 
 def free_ports(count: int) -> int:

@@ -1,8 +1,9 @@
 """The Celery app: ``celery -A hearth worker | beat | inspect …``.
 
-Queues: ``control`` for reconcile and maintenance of the fleet and of billing, ``inference`` for deferred requests, and
-``node.<name>`` for each agent. Beat schedules all periodic work. A second beat does no harm, because every task is
-idempotent and reconcile runs under a lock in the database.
+Queues: ``control`` for reconcile and maintenance of the fleet and of billing, ``inference`` for deferred requests,
+``background`` for what is sent out and other work that may take a while, and ``node.<name>`` for each agent. Beat
+schedules all periodic work. A second beat does no harm: every task is idempotent, and reconcile runs under a lock
+in the database.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0
 TEND_DEFERRED_SECONDS = 3.0
+SEND_SECONDS = 2.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -83,4 +85,14 @@ if find_spec("billing.tasks") is not None:
         "task": "billing.tasks.maintain",
         "schedule": 3600.0,
         "options": {"queue": "control", "expires": 3600.0},
+    }
+    app.conf.beat_schedule["notifications"] = {
+        "task": "notifications.tasks.send",
+        "schedule": SEND_SECONDS,
+        "options": {"queue": "background", "expires": SEND_SECONDS},
+    }
+    app.conf.beat_schedule["old-notifications"] = {
+        "task": "notifications.tasks.maintain",
+        "schedule": 3600.0,
+        "options": {"queue": "background", "expires": 3600.0},
     }

@@ -44,7 +44,7 @@ OTHERS = (
 )
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-RoleName = Literal["all", "gateway", "portal", "drain", "agent", "control", "inference", "beat"]
+RoleName = Literal["all", "gateway", "portal", "drain", "agent", "control", "inference", "background", "beat"]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -147,8 +147,9 @@ class InstanceSettings(_Settings):
     )
     metrics_port: Port | None = Field(
         default=None,
-        description="First of seven TCP ports for these pages: gateway, portal, drain, agent, control, inference, "
-        "beat; further gateways follow. Empty: HEARTH_PORT + 2, so that instances ten ports apart do not collide.",
+        description="First of eight TCP ports for these pages: gateway, portal, drain, agent, control, inference, "
+        "beat, background; further gateways follow. Empty: HEARTH_PORT + 2, so that instances ten ports apart do not "
+        "collide.",
     )
     gateway_processes: int = Field(
         default=1,
@@ -378,6 +379,17 @@ class RequestSettings(_Settings):
     )
 
 
+class NotificationSettings(_Settings):
+    """What is sent to receivers outside of Hearth."""
+
+    webhook_networks: Networks = Field(
+        default=(),
+        description="Networks (CIDR) that are not public to which [webhooks](operations/notifications.md) may be sent, "
+        "comma separated, and the only ones over plain http. Empty, because a tenant chooses the URL and could reach "
+        "what only this machine reaches.",
+    )
+
+
 class BrowserSettings(_Settings):
     """Which web pages may call the gateway from a browser."""
 
@@ -424,7 +436,14 @@ class PortalSettings(_Settings):
 
 
 class Environment(
-    InstanceSettings, EngineSettings, ServerSettings, RequestSettings, BrowserSettings, TraceSettings, PortalSettings
+    InstanceSettings,
+    EngineSettings,
+    ServerSettings,
+    RequestSettings,
+    NotificationSettings,
+    BrowserSettings,
+    TraceSettings,
+    PortalSettings,
 ):
     """All settings of a process."""
 
@@ -435,6 +454,7 @@ GROUPS: tuple[type[_Settings], ...] = (
     EngineSettings,
     ServerSettings,
     RequestSettings,
+    NotificationSettings,
     BrowserSettings,
     TraceSettings,
     PortalSettings,

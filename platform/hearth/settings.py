@@ -174,6 +174,7 @@ CONNECTIONS = ENVIRONMENT.connections
 MAX_BODY_BYTES = ENVIRONMENT.max_body_bytes
 ENGINE_TIMEOUT_SECONDS = ENVIRONMENT.engine_timeout_seconds
 CACHE_FIRST_LEVEL_BYTES = ENVIRONMENT.cache_first_level_bytes
+WEBHOOK_NETWORKS = ENVIRONMENT.webhook_networks
 MEDIA_DOMAINS = ENVIRONMENT.media_domains
 CORS_ORIGINS = ENVIRONMENT.cors_origins
 #: Empty: no request is traced.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from notifications.errors import UnknownEventType
 from tenants.models import Membership
@@ -22,14 +23,14 @@ OWNER, BILLING = Membership.Role.OWNER, Membership.Role.BILLING
 class EventType:
     """One type of event. ``fields``: the names in its data, each with its meaning; all of them are always there.
 
-    ``mail_roles``: the members of the tenant who get an e-mail. ``mail_operators``: operators do. ``is_optional``: a
-    person may refuse the e-mail.
+    ``mail_roles``: the members of the tenant who get an e-mail. ``mail_operators``: operators do, of an event that is
+    no tenant's. ``is_optional``: a person may refuse the e-mail.
     """
 
     name: str
     about: str
     fields: Mapping[str, str]
-    is_tenants: bool = True
+    about_whom: Literal["tenant", "platform", "either"] = "tenant"
     mail_roles: tuple[str, ...] = ()
     mail_operators: bool = False
     is_optional: bool = True
@@ -59,8 +60,28 @@ BUDGET_THRESHOLD_REACHED = EventType(
     mail_roles=(OWNER, BILLING),
 )
 
+WEBHOOK_ENDPOINT_TESTED = EventType(
+    name="hearth.webhook_endpoint.tested.v1",
+    about="Somebody asked for a test. Only that endpoint gets it, whatever types it has chosen.",
+    fields={"endpoint": "Id of the endpoint.", "requested_by": "Who asked."},
+    about_whom="either",
+)
+
+WEBHOOK_ENDPOINT_DISABLED = EventType(
+    name="hearth.webhook_endpoint.disabled.v1",
+    about="A webhook endpoint failed for days and gets nothing any more, until somebody resumes it.",
+    fields={
+        "endpoint": "Id of the endpoint.",
+        "url": "Its URL, without its query.",
+        "failing_since": "When the first of the failures was.",
+    },
+    about_whom="either",
+    mail_roles=(OWNER,),
+    mail_operators=True,
+)
+
 #: In the order of the documentation.
-EVENT_TYPES: tuple[EventType, ...] = (BUDGET_THRESHOLD_REACHED,)
+EVENT_TYPES: tuple[EventType, ...] = (BUDGET_THRESHOLD_REACHED, WEBHOOK_ENDPOINT_DISABLED, WEBHOOK_ENDPOINT_TESTED)
 BY_NAME: Mapping[str, EventType] = {each.name: each for each in EVENT_TYPES}
 
 

@@ -52,8 +52,8 @@ def emit(
 
 def _check(event_type: EventType, tenant: Tenant | None, data: Mapping[str, Any]) -> None:
     event_types.find(event_type.name)
-    if (tenant is not None) != event_type.is_tenants:
-        raise WrongEventData(event_type.name, "it is a tenant's" if event_type.is_tenants else "it is no tenant's")
+    if event_type.about_whom == ("platform" if tenant is not None else "tenant"):
+        raise WrongEventData(event_type.name, f"it is about a {event_type.about_whom}")
     if set(data) != set(event_type.fields):
         raise WrongEventData(event_type.name, f"its fields are {', '.join(event_type.fields)}")
     try:

@@ -43,7 +43,7 @@ GATEWAYS = 2
 REPLICAS = {FAST: 2, SLOW: 2}
 SERVERS = ("postgres", "redis")
 ENGINE_KINDS = ("engine", "placeholder")
-ROLES = ("gateway", "gateway-2", "portal", "drain", "agent", "control", "inference", "beat")
+ROLES = ("gateway", "gateway-2", "portal", "drain", "agent", "control", "inference", "background", "beat")
 LOG_BYTES = 64 * 1024**2
 READY_SECONDS = 180
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 STAGES = stages()
 #: Image by compose service; the agent is the last to start, so that nothing routes before the others are there.
-SERVICES = ("gateway", "portal", "drain", "control", "inference", "beat", "agent-cpu")
+SERVICES = ("gateway", "portal", "drain", "control", "inference", "background", "beat", "agent-cpu")
 SIMULATED = dict.fromkeys(("HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"), "--engine simulated")
 VARIABLES = PASSWORDS | SIMULATED | {"HEARTH_NODE": "node-1", "HEARTH_DEMO": "1"}
 

@@ -25,7 +25,7 @@ from tests.docker.pods import HOST, Answer, Network, Pod, status_of, until, unus
 pytestmark = [pytest.mark.long, pytest.mark.skipif(unusable() != "", reason=unusable())]
 
 NODE = f"{RELEASE}-cpu-0"
-REPLICAS = {"gateway": 2, "portal": 1, "control": 1, "inference": 1, "beat": 1}
+REPLICAS = {"gateway": 2, "portal": 1, "control": 1, "inference": 1, "background": 1, "beat": 1}
 #: So that a stream of 400 tokens takes eight seconds.
 SLOW = ["--decode-tokens-per-second", "50"]
 FLEET = {

@@ -26,13 +26,16 @@ from billing.plans import registry as plans
 from billing.plans.terms import Terms
 from billing.reports.statements import Month
 from catalogue.models import ModelRevision
+from notifications.models import Delivery
+from notifications.webhooks import deliveries
+from notifications.webhooks import endpoints as webhook_endpoints
 from portal import urls as page_urls
 from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
 from tenants import registry
 from tenants.audit import Actor
 from tenants.keys import keys, scrape_tokens, tokens
-from tenants.models import ApiKey, AuditEntry, Membership, Project, User
+from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
 from tenants.policy import budgets, cache_settings, limits
 from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
@@ -113,6 +116,9 @@ class Scene:
     token_id: UUID
     node_token_id: UUID
     scrape_token_id: UUID
+    #: A test of a webhook endpoint of acme's, and of one of the operators'.
+    webhook: Delivery
+    platform_webhook: Delivery
     users: Mapping[str, User]
     apis: Mapping[str, APIClient]
     pages: Mapping[str, Client] = field(default_factory=dict)
@@ -192,11 +198,25 @@ class Scene:
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
             "kind": "completions",
+            "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
+            "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
         }  # fmt: skip
         return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
 
 
 BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
+    **{
+        f"POST {prefix}/webhooks": lambda place: {"url": "https://example.com/new"}
+        for prefix in ("", "/tenants/{tenant}")
+    },
+    **{
+        f"PATCH {prefix}/webhooks/{{webhook}}": lambda place: {"about": "changed"}
+        for prefix in ("", "/tenants/{tenant}")
+    },
+    **{
+        f"POST {prefix}/webhooks/{{webhook}}/replay": lambda place: {"since": "2026-01-01T00:00:00Z"}
+        for prefix in ("", "/tenants/{tenant}")
+    },
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
@@ -330,6 +350,8 @@ def build(world: World, folder: Path) -> Scene:
         fleet=fleet,
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
+        webhook=_webhook(world.acme.tenant),
+        platform_webhook=_webhook(None),
         token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
         users=users,
         apis=apis,
@@ -414,6 +436,11 @@ def documented() -> dict[str, dict[str, str]]:
 
 def _path(pattern: URLPattern) -> str:
     return re.sub(r"<\w+:(\w+)>", r"{\1}", str(pattern.pattern))
+
+
+def _webhook(tenant: Tenant | None) -> Delivery:
+    made = webhook_endpoints.create(SOMEONE, tenant, url="https://example.com/")
+    return deliveries.test(SOMEONE, made.endpoint)
 
 
 def _place(world: World, project: Project, number: int, adapter: Path) -> Place:

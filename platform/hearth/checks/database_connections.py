@@ -18,6 +18,7 @@ OF_ROLE = {
     "gateway": 11,
     "inference": 12,
     "control": 5,
+    "background": 7,
     "agent": 8,
     "drain": 4,
     "beat": 2,

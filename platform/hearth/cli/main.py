@@ -33,6 +33,7 @@ from hearth.cli import (
     secret,
     sizing,
     usage,
+    webhooks,
 )
 from hearth.cli.instance import joining, parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
@@ -114,6 +115,7 @@ for command in (
     retention.retention,
     retention.erase_tenant,
     usage.usage,
+    webhooks.webhook,
     upgrade.upgrade,
     routing.explain_route,
     measure_routing.measure_routing,

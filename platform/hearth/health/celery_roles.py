@@ -1,4 +1,4 @@
-"""The health pages of the Celery roles: agent, control, inference and beat.
+"""The health pages of the Celery roles: agent, control, inference, background and beat.
 
 A timer in a worker's main loop sends heartbeats while the worker is connected to the broker. While the worker waits for
 the broker, it sends none: it is alive but not ready. Beat sends a heartbeat at each tick of its scheduler.
@@ -73,8 +73,7 @@ class Scheduler(PersistentScheduler):
 
 
 def _start_worker(**_: Any) -> None:
-    starts: dict[str, Callable[[], Health]] = {"agent": _agent, "control": _control, "inference": _inference}
-    _listen(starts)
+    _listen({"agent": _agent, "control": _control, "inference": _inference, "background": _background})
 
 
 def _start_beat(**_: Any) -> None:
@@ -151,6 +150,10 @@ def _inference() -> Health:
         checks=lambda: (_broker("missing"),),
         registry=registry(*gateway.metrics.METRICS, *billing.metrics.WRITER),
     )
+
+
+def _background() -> Health:
+    return Health(role="background", loops=(_worker_loop(),), checks=lambda: (_broker("missing"),), registry=registry())
 
 
 def _beat() -> Health:

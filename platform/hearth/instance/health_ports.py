@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hearth.instance.instance import Instance, client_host
 
-ORDER = ("gateway", "portal", "drain", "agent", "control", "inference", "beat")
+ORDER = ("gateway", "portal", "drain", "agent", "control", "inference", "beat", "background")
 
 
 def further_gateways(instance: Instance) -> tuple[str, ...]:

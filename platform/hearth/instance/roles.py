@@ -105,6 +105,10 @@ def _inference(instance: Instance) -> list[str]:
     return _celery_worker("inference", instance, queue="inference", pool="threads", concurrency=8)
 
 
+def _background(instance: Instance) -> list[str]:
+    return _celery_worker("background", instance, queue="background", pool="threads", concurrency=4)
+
+
 def _beat(instance: Instance) -> list[str]:
     schedule = instance.data_dir / "beat" / "schedule"
     return [sys.executable, "-m", "celery", "-A", "hearth", "beat", "-l", "INFO", "--pidfile=", "-s", str(schedule)]
@@ -125,6 +129,7 @@ ROLES: tuple[Role, ...] = (
     ),
     Role(name="portal", stop_stage=1, grace_seconds=5.0, command=_portal),
     Role(name="inference", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS, command=_inference),
+    Role(name="background", stop_stage=1, grace_seconds=TASKS_GRACE_SECONDS, command=_background),
     Role(name="beat", stop_stage=1, grace_seconds=5.0, command=_beat),
 )
 BY_NAME = {role.name: role for role in ROLES}

@@ -27,7 +27,7 @@ from hearth.supervisor.process_group import ProcessGroup
 from workers.system_account import SystemAccount
 
 #: Roles that authenticate callers and encrypt what they store.
-FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
+FRONT_ROLES = frozenset({"gateway", "portal", "inference", "background"})
 #: What the control role needs besides: it signs the certificates of nodes.
 CONTROL_SECRETS = (*NODE_SECRETS, "authority")
 

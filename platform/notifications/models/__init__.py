@@ -1,5 +1,6 @@
 """The tables of notifications."""
 
 from notifications.models.events import Event
+from notifications.models.webhooks import Delivery, DeliveryAttempt, WebhookEndpoint, WebhookSecret
 
-__all__ = ["Event"]
+__all__ = ["Delivery", "DeliveryAttempt", "Event", "WebhookEndpoint", "WebhookSecret"]

@@ -16,6 +16,7 @@ from portal.api.fleet import (
     staged_views,
     views,
 )
+from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
@@ -126,6 +127,7 @@ urlpatterns: list[URLPattern] = [
     path("reconciliation/boots", reconciliation.BootsView.as_view()),
     path("retention", retention.RetentionView.as_view()),
     path("audit", audit.AuditView.as_view()),
+    *notification_urls.urlpatterns,
     re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),
 ]
 

@@ -31,11 +31,11 @@ def test_further_gateways_share_the_port_of_the_first_and_have_vitals_of_their_o
     own = {name: int(place.environment("gateway")["HEARTH_METRICS_PORT"]) for name, place in found if "gateway" in name}
     assert own == {
         "gateway": three.metrics_port,
-        "gateway-2": three.metrics_port + 7,
-        "gateway-3": three.metrics_port + 8,
+        "gateway-2": three.metrics_port + 8,
+        "gateway-3": three.metrics_port + 9,
     }
     assert {place.port for _, place in found} == {instance.port}
-    assert health_ports.url_of(three, "gateway-3") == f"http://127.0.0.1:{three.metrics_port + 8}"
+    assert health_ports.url_of(three, "gateway-3") == f"http://127.0.0.1:{three.metrics_port + 9}"
 
 
 def test_the_port_of_a_further_gateways_vitals_is_looked_at(instance: Instance) -> None:

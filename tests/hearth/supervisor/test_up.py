@@ -20,7 +20,7 @@ from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from tests.hearth.instances import Instance, wait_for
 from workers.processes import is_running
 
-ROLES = ["drain", "agent", "control", "gateway", "portal", "inference", "beat"]
+ROLES = ["drain", "agent", "control", "gateway", "portal", "inference", "background", "beat"]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
     assert [role["name"] for role in found["roles"]] == ROLES
     assert {role["state"] for role in found["roles"]} == {"running"}
     ports = sorted(int(role["vitals_url"].removeprefix("http://127.0.0.1:")) for role in found["roles"])
-    assert ports == list(range(instance.port + 2, instance.port + 9))
+    assert ports == list(range(instance.port + 2, instance.port + 10))
     assert [(server["name"], server["state"]) for server in found["servers"]] == [
         ("postgres", "running"),
         ("redis", "running"),

@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from notifications.webhooks import deliveries, endpoints
 from portal import urls as pages
 from portal.api import urls as api
 from tenants.models import Budget, CacheSetting, Limit, Membership, User
@@ -38,6 +39,9 @@ ALLOWED = {
     # the slugs of the owners of public models
     ("portal.api.usage.models", "tenants_tenant"),
 }
+
+
+HOOK = "https://example.com/hook"
 
 
 class Recorder:
@@ -83,6 +87,7 @@ def _asker(table: str) -> str:
             "catalogue",
             "workers",
             "retention",
+            "notifications",
         }:
             innermost = name
         if frame.f_back is None:
@@ -120,6 +125,7 @@ def rows(world: World) -> dict[str, str]:
     cache_settings.set_setting(fixtures.OPERATOR, target, CacheOverrides(mode="off"))
     asked = fixtures.answered(world, world.acme, timezone.now(), 1)
     fixtures.store([asked])
+    tested = deliveries.test(fixtures.OPERATOR, endpoints.create(fixtures.OPERATOR, tenant, url=HOOK).endpoint)
     return {
         "tenant": tenant.slug,
         "slug": tenant.slug,
@@ -131,6 +137,8 @@ def rows(world: World) -> dict[str, str]:
         "request_id": str(asked.id),
         "month": "2026-11",
         "name": fixtures.MODEL,
+        "webhook": str(tested.endpoint_id),
+        "delivery": str(tested.id),
         **dict.fromkeys(FLEETS, "1"),
     }
 
@@ -160,7 +168,7 @@ def read(client: Client, paths: list[str]) -> dict[str, int]:
 
 def test_a_key_reads_the_api_behind_row_level_security(world: World, as_acme: APIClient, rows: dict[str, str]) -> None:
     found = read(as_acme, addresses(api.urlpatterns, "/api/v1/", rows))
-    public = {"/api/v1/openapi.json"}
+    public = {"/api/v1/openapi.json", "/api/v1/event-types"}
     assert {path for path, reads in found.items() if not reads} <= public
     assert {"tenants", "audit", "prices", "models", "usage"} <= {path.rpartition("/")[2] for path in found}
     assert len(found) > 20

@@ -138,7 +138,9 @@ def test_targets_are_in_the_form_of_prometheus_discovery_and_name_who_responds(
     found = as_operator.get(f"{FLEET}/targets").json()
     assert {"targets": ["10.0.0.5:8084"], "labels": {"role": "drain", "node": "n1", "pool": "local"}} in found
     assert not [each for each in found if each["targets"] == ["10.0.0.6:8085"]]
-    assert {"gateway", "portal", "control", "inference", "beat"} <= {each["labels"]["role"] for each in found}
+    assert {"gateway", "portal", "control", "inference", "background", "beat"} <= {
+        each["labels"]["role"] for each in found
+    }
     (engine,) = [each for each in found if each["labels"].get("replica") == str(warmth.ready.id)]
     assert engine == {
         "targets": ["10.0.0.5:8085"],

@@ -38,7 +38,7 @@ from billing.models import (
     UsageRollup,
 )
 from catalogue.models import Model
-from notifications.models import Event
+from notifications.models import Delivery, DeliveryAttempt, Event, WebhookEndpoint
 from retention.models import Erasure
 from tenants.database.rls import TENANT_ROLE, as_tenant
 from tenants.ids import TenantId, new_id
@@ -161,6 +161,27 @@ def plan(customer: Customer) -> Plan:
     return found
 
 
+def event(customer: Customer) -> Event:
+    """Write one event."""
+    return Event.objects.create(
+        type="hearth.budget_threshold.reached.v1",
+        tenant=customer.tenant,
+        subject="budget/1",
+        data={},
+        dedupe_key=str(new_id()),
+    )
+
+
+def endpoint(customer: Customer) -> WebhookEndpoint:
+    """Write one webhook endpoint."""
+    return WebhookEndpoint.objects.create(tenant=customer.tenant, url="https://example.com/", created_by="ada")
+
+
+def delivery(customer: Customer) -> Delivery:
+    """Write one delivery."""
+    return Delivery.objects.create(endpoint=endpoint(customer), event=event(customer), tenant=customer.tenant)
+
+
 #: Functions that create a row of each table that a tenant may read.
 ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_tenant": lambda customer: customer.tenant,
@@ -260,8 +281,11 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         name=customer.tenant.slug, tenant_id=customer.tenant.id
     ),
     "billing_priceversion": lambda customer: price(PriceBook.objects.get(tenant_id=customer.tenant.id)),
-    "notifications_event": lambda customer: Event.objects.create(
-        type="hearth.budget_threshold.reached.v1", tenant=customer.tenant, subject="budget/1", data={}, dedupe_key="1"
+    "notifications_event": event,
+    "notifications_webhookendpoint": endpoint,
+    "notifications_delivery": delivery,
+    "notifications_deliveryattempt": lambda customer: DeliveryAttempt.objects.create(
+        delivery=delivery(customer), tenant=customer.tenant, began_at=timezone.now(), duration_ms=1
     ),
     "retention_erasure": lambda customer: Erasure.objects.create(tenant=customer.tenant),
     "workers_deferredrequest": lambda customer: DeferredRequest.objects.create(

@@ -53,8 +53,8 @@ def role(name: str, alive: bool) -> None:
 @click.option(
     "--head",
     is_flag=True,
-    help="Run every role here too: gateway, portal, control, inference and beat. Needs all secrets (`hearth secrets "
-    "export --all -`), and DATABASE_URL and REDIS_URL with the first machine's rights.",
+    help="Run every role here too: gateway, portal, control, inference, background and beat. Needs all secrets "
+    "(`hearth secrets export --all -`), and DATABASE_URL and REDIS_URL with the first machine's rights.",
 )
 @click.option("--agent-only", is_flag=True, help="Run no drain: another process drains the usage of HEARTH_DATA_DIR.")
 @click.option(

@@ -13,6 +13,7 @@ from hearth.secrets import Secrets, fingerprint
 PEPPERS = """
     SELECT pepper_version FROM tenants_apikey UNION SELECT pepper_version FROM tenants_operatortoken
     UNION SELECT pepper_version FROM tenants_scrapetoken
+    UNION SELECT pepper_version FROM notifications_webhooksecret
 """
 #: The lost replica of a deployment that has no ready one gets requests, see ``workers.serving.endpoints``.
 ENGINE_KEYS = """
