@@ -12,6 +12,8 @@ BillingError
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
+├── BadIssuer                 a value of an issuer that is not valid
+├── InvoiceRefused            a step of an invoice that is not allowed
 ├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
 ├── BadTerms                  a plan's document that is not valid
 ├── TooManyRequests           a report would read too many single requests
@@ -105,6 +107,25 @@ class NotReopened(BillingError):
         self.tenant = tenant
         self.month = month
         self.reason = reason
+
+
+class BadIssuer(BillingError):
+    """An issuer stays as it is. Carries the field, the problem and what is allowed."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class InvoiceRefused(BillingError):
+    """An invoice, or a month without one, stays as it is. Carries what it is about, the reason, and what to do."""
+
+    def __init__(self, subject: str, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{subject}: {reason}. {remedy}".rstrip())
+        self.subject = subject
+        self.reason = reason
+        self.remedy = remedy
 
 
 class BadPriceFile(BillingError):

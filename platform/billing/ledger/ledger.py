@@ -19,6 +19,8 @@ from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
 TERMS = "terms"
+#: What a charge debits and credits.
+CHARGED = (LedgerAccount.Kind.RECEIVABLE, LedgerAccount.Kind.REVENUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def post(postings: Iterable[Posting]) -> dict[str, UUID]:
             "amount_pico": str(sign * posting.amount_pico),
         }
         for identity, posting in numbered
-        for kind, sign in ((LedgerAccount.Kind.RECEIVABLE, 1), (LedgerAccount.Kind.REVENUE, -1))
+        for kind, sign in zip(CHARGED, (1, -1), strict=True)
     ]
     _insert(LedgerTransaction._meta.db_table, transactions)
     _insert(LedgerEntry._meta.db_table, entries)
@@ -172,7 +174,7 @@ def _insert(table: str, documents: list[dict[str, object]]) -> None:
 
 def _accounts(owners: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str, str], UUID]:
     """Return the ids of both accounts of each tenant and currency; create missing ones, always in the same order."""
-    wanted = [(tenant, currency, kind.value) for tenant, currency in sorted(owners) for kind in LedgerAccount.Kind]
+    wanted = [(tenant, currency, kind.value) for tenant, currency in sorted(owners) for kind in CHARGED]
     found = _existing(wanted)
     if missing := [key for key in wanted if key not in found]:
         LedgerAccount.objects.bulk_create(

@@ -23,6 +23,7 @@ from billing.models.books import (
     UsageRollup,
     WalOffset,
 )
+from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 
 __all__ = [
@@ -33,7 +34,13 @@ __all__ = [
     "BudgetAlert",
     "BudgetWindow",
     "BypassRollup",
+    "CreditNote",
     "FinalStatement",
+    "Invoice",
+    "InvoiceDocument",
+    "InvoiceLine",
+    "InvoicePayment",
+    "Issuer",
     "LatePosting",
     "LedgerAccount",
     "LedgerEntry",

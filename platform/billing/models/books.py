@@ -207,6 +207,10 @@ class LedgerAccount(models.Model):
     class Kind(models.TextChoices):
         RECEIVABLE = "receivable"
         REVENUE = "revenue"
+        #: What rounding the lines of invoices to cents added, and what tax the platform owes.
+        ROUNDING = "rounding"
+        TAX = "tax"
+        CASH = "cash"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from billing.errors import NotReopened
-from billing.models import BillingMonth
+from billing.models import BillingMonth, Invoice
 from billing.months import closing, terms_posting
 from billing.reports import statements
 from billing.reports.statements import Month
@@ -71,6 +71,9 @@ def _last_closed(month: Month) -> BillingMonth:
     found = closing.find(month)
     if found is None:
         raise _refused(month, "it is not closed")
+    invoice = Invoice.objects.filter(closing=found).exclude(state=Invoice.State.VOID).first()
+    if invoice is not None:
+        raise _refused(month, f"its invoice {invoice.number} is {invoice.state}; void it first")
     later = BillingMonth.objects.filter(tenant_id=month.tenant.id, reopened_at=None, behind_id__gt=found.behind_id)
     if (last := later.order_by("-behind_id").first()) is not None:
         raise _refused(month, f"{last.name} is closed too and comes first")

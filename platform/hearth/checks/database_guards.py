@@ -36,6 +36,8 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_usagerollup",
             "billing_bypassrollup",
             "billing_billingmonth",
+            "billing_invoice",
+            "billing_issuer",
             "billing_usageexport",
             "billing_planversion",
             "billing_tenantplan",
@@ -45,7 +47,11 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
         (*_APPEND_ONLY, table)
         for table in (
             "billing_budgetalert",
+            "billing_creditnote",
             "billing_finalstatement",
+            "billing_invoicedocument",
+            "billing_invoiceline",
+            "billing_invoicepayment",
             "billing_ledgerentry",
             "billing_ledgertransaction",
             "billing_lateposting",

@@ -1,0 +1,188 @@
+"""Make the invoice of a closed month final: a number, frozen lines, postings and documents, in one transaction."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.accounts import account
+from billing.errors import InvoiceRefused
+from billing.invoices import drafting, issuers, postings
+from billing.invoices.content import Applied, Content, as_document
+from billing.invoices.documents import render
+from billing.invoices.drafting import Heading
+from billing.ledger import ledger
+from billing.models import BillingMonth, Invoice, InvoiceLine, Issuer
+from billing.months import closing
+from billing.pricing.amounts import PICO_PER_CENT
+from billing.reports import statements
+from billing.reports.statements import Month
+from tenants import audit
+from tenants.audit import Actor
+from tenants.ids import TenantId, new_id
+
+
+@transaction.atomic
+def finalize(
+    actor: Actor, month: Month, *, issuer: str | None = None, now: datetime | None = None
+) -> tuple[Invoice, bool]:
+    """Make the invoice of a month; return it, and whether it is new: a month's invoice stays as it is.
+
+    ``issuer``: the name of one that is not the default. Raises InvoiceRefused, NotFound for the issuer.
+    """
+    closing.lock(TenantId(month.tenant.id))
+    if (existing := find(month)) is not None:
+        return existing, False
+    _require_customer(month)
+    closed = _closed(month)
+    before = _replaced(month)
+    chosen = before.issuer if issuer is None and before is not None and before.issuer is not None else None
+    found, number = issuers.take_invoice_number((chosen or issuers.find(issuer)).id)
+    content = _content(month, found, number.text, before, now or timezone.now())
+    invoice = _store(actor, closed, found, number.sequence, content, before)
+    postings.post(invoice)
+    _require_equal(month, invoice)
+    render.store(content, invoice)
+    audit.record(
+        actor,
+        "invoice.finalized",
+        ("invoice", invoice.id),
+        tenant=month.tenant,
+        after={
+            "number": invoice.number,
+            "month": month.name,
+            "issuer": found.name,
+            "total_cents": invoice.total_cents,
+            "currency": invoice.currency,
+            "replaces": before.number if before else None,
+        },
+    )
+    return invoice, True
+
+
+def find(month: Month) -> Invoice | None:
+    """Return the invoice of a month that is not void."""
+    of_month = Invoice.objects.filter(tenant_id=month.tenant.id, year=month.year, month=month.month)
+    return of_month.exclude(state=Invoice.State.VOID).first()
+
+
+def _require_customer(month: Month) -> None:
+    """Raise InvoiceRefused for a tenant whom another system invoices, or without a country."""
+    details = account.of(month.tenant).details
+    if details.issuer != Invoice.Channel.HEARTH:
+        raise refused(month, f"its invoices come from {details.issuer}", "One month has one legal document.")
+    if not details.country:
+        remedy = f"Set its address: hearth account set {month.tenant.slug} --country DE …"
+        raise refused(month, "its account has no country", remedy)
+
+
+def _closed(month: Month) -> BillingMonth:
+    closed = closing.find(month)
+    if closed is None:
+        raise refused(month, "the month is open", f"Close it first: hearth month close {month.name}.")
+    return closed
+
+
+def _replaced(month: Month) -> Invoice | None:
+    """Return the last void invoice of the month, which the new one replaces."""
+    voided = Invoice.objects.filter(tenant_id=month.tenant.id, year=month.year, month=month.month)
+    return voided.select_related("issuer").order_by("-id").first()
+
+
+def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, now: datetime) -> Content:
+    kept = statements.kept_statement(month)
+    assert kept is not None, "the month is closed"
+    if not kept.equals_ledger:
+        raise refused(month, "its lines differ from the ledger", "Run `hearth reconcile` and find out why.")
+    if not kept.lines and not kept.terms:
+        raise refused(month, "nothing was used and nothing is due")
+    heading = Heading(
+        number=number,
+        issued_on=drafting.today(issuer, now),
+        applied=tuple(_paid_before(before)),
+        replaces=before.number if before else "",
+        replaces_issued_on=before.issued_on if before else None,
+    )
+    content = drafting.compose(month, kept, issuer, heading)
+    if content.net_cents < 0:
+        raise refused(month, "less than nothing is due", "Correct the month with a credit instead.")
+    return content
+
+
+def _paid_before(before: Invoice | None) -> list[Applied]:
+    """Return what was paid for the invoices that this one replaces."""
+    found = []
+    while before is not None:
+        paid = sum(before.payments.values_list("amount_cents", flat=True))
+        if paid:
+            found.append(Applied(text=f"Paid for invoice {before.number}", cents=paid))
+        before = before.replaces
+    return found
+
+
+def _store(
+    actor: Actor, closed: BillingMonth, issuer: Issuer, sequence: int, content: Content, before: Invoice | None
+) -> Invoice:
+    paid = content.due_cents <= 0
+    values: dict[str, Any] = {
+        "number": content.number,
+        "currency": content.currency,
+        "exact_pico": content.exact_pico,
+        "rounding_pico": content.net_cents * PICO_PER_CENT - content.exact_pico,
+        "net_cents": content.net_cents,
+        "tax_cents": content.tax_cents,
+        "total_cents": content.total_cents,
+        "applied_cents": content.applied_cents,
+        "issued_on": content.issued_on,
+        "due_on": content.due_on,
+        "document": as_document(content),
+    }
+    invoice = Invoice.objects.create(
+        id=new_id(),
+        tenant_id=closed.tenant_id,
+        issuer=issuer,
+        sequence=sequence,
+        closing=closed,
+        year=closed.year,
+        month=closed.month,
+        replaces=before,
+        finalized_by=closing.person(actor),
+        state=Invoice.State.PAID if paid else Invoice.State.FINAL,
+        paid_at=timezone.now() if paid else None,
+        **values,
+    )
+    InvoiceLine.objects.bulk_create(
+        InvoiceLine(
+            invoice=invoice,
+            tenant_id=invoice.tenant_id,
+            position=position,
+            description=line.description,
+            quantity=line.quantity,
+            unit=line.unit,
+            unit_price_pico=line.unit_price_pico,
+            amount_pico=line.amount_pico,
+            amount_cents=line.amount_cents,
+        )
+        for position, line in enumerate(content.lines)
+    )
+    invoice.refresh_from_db()
+    return invoice
+
+
+def _require_equal(month: Month, invoice: Invoice) -> None:
+    """Raise InvoiceRefused unless the month's receivable is the invoice's total."""
+    posted = sum(ledger.posted(month.billed).values()) + postings.added_pico(invoice)
+    if posted != invoice.total_cents * PICO_PER_CENT:
+        raise refused(
+            month,
+            f"it would say {invoice.total_cents * PICO_PER_CENT} pico-units, the ledger has {posted}",
+            "No invoice was made. Run `hearth reconcile`.",
+        )
+
+
+def refused(month: Month, reason: str, remedy: str = "") -> InvoiceRefused:
+    """Return the error for a month that gets no invoice."""
+    return InvoiceRefused(f"{month.name} of {month.tenant.slug} gets no invoice", reason, remedy)

@@ -1,0 +1,51 @@
+"""Invoices by number or id, and what is still to be paid."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from uuid import UUID
+
+from django.db.models import Q
+
+from billing.models import Invoice, InvoiceDocument
+from tenants.errors import NotFound
+
+
+def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
+    """Return an invoice; with ``tenant_id``, only that tenant's. Raises NotFound."""
+    lookup = Q(number=number_or_id)
+    with suppress(ValueError):
+        lookup |= Q(id=UUID(number_or_id))
+    rows = Invoice.objects.filter(lookup) if "\0" not in number_or_id else Invoice.objects.none()
+    if tenant_id is not None:
+        rows = rows.filter(tenant_id=tenant_id)
+    found = rows.order_by("-id").first()
+    if found is None:
+        raise NotFound("invoice", number_or_id)
+    return found
+
+
+def locked(invoice: Invoice) -> Invoice:
+    """Return the invoice as it is now, locked until the current transaction ends."""
+    return Invoice.objects.select_for_update().get(id=invoice.id)
+
+
+def document(invoice: Invoice, kind: str, *, of_credit_note: bool = False) -> InvoiceDocument:
+    """Return a document of an invoice, or of its credit note. Raises NotFound."""
+    of = {"credit_note__invoice_id": invoice.id} if of_credit_note else {"invoice_id": invoice.id}
+    found = InvoiceDocument.objects.filter(kind=kind, **of).first()
+    if found is None:
+        raise NotFound("document", f"{kind} of {'the credit note of ' if of_credit_note else ''}{invoice.number}")
+    return found
+
+
+def paid_cents(invoice: Invoice) -> int:
+    """Return what was paid for it."""
+    return sum(invoice.payments.values_list("amount_cents", flat=True))
+
+
+def open_cents(invoice: Invoice) -> int:
+    """Return what is still to be paid."""
+    if invoice.state == Invoice.State.VOID:
+        return 0
+    return max(0, invoice.total_cents - invoice.applied_cents - paid_cents(invoice))

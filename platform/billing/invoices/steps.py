@@ -1,0 +1,155 @@
+"""Send, pay and void an invoice. Each is one transaction, under the invoice's lock, with an audit row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from billing.errors import InvoiceRefused
+from billing.invoices import drafting, issuers, postings, registry, states
+from billing.invoices.content import as_document, from_document
+from billing.invoices.documents import render
+from billing.models import CreditNote, Invoice, InvoicePayment
+from billing.months import closing
+from tenants import audit
+from tenants.audit import Actor
+from tenants.ids import TenantId, new_id
+from tenants.models import Tenant
+
+LONGEST_REASON = 500
+LONGEST_REFERENCE = 200
+
+
+@transaction.atomic
+def send(actor: Actor, given: Invoice) -> Invoice:
+    """Note that an invoice was sent; sending it again is noted too. Raises InvoiceRefused."""
+    invoice = _at(given, states.SENT)
+    invoice.sent_at = timezone.now()
+    if invoice.state != states.PAID:
+        invoice.state = states.SENT
+    invoice.save(update_fields=["sent_at", "state"])
+    _record(actor, "invoice.sent", invoice, {})
+    return invoice
+
+
+@transaction.atomic
+def pay(
+    actor: Actor, given: Invoice, *, reference: str, paid_on: date, amount_cents: int | None = None
+) -> tuple[InvoicePayment, bool]:
+    """Record money that arrived, by default all that is open; return the payment, and whether it is new.
+
+    ``reference`` is what the bank statement says. The same one again changes nothing, if amount and date are the same.
+    Raises InvoiceRefused.
+    """
+    text = _text(given, "reference", reference, LONGEST_REFERENCE)
+    invoice = registry.locked(given)
+    known = invoice.payments.filter(reference=text).first()
+    if known is not None:
+        if known.paid_on == paid_on and amount_cents in {None, known.amount_cents}:
+            return known, False
+        raise InvoiceRefused(invoice.number, f"a payment with the reference {text!r} is recorded already")
+    open_cents = registry.open_cents(invoice)
+    amount = open_cents if amount_cents is None else amount_cents
+    if not states.may_become(invoice, states.PAID) or invoice.state == states.PAID:
+        raise InvoiceRefused(invoice.number, f"it is {invoice.state}, and nothing is to be paid")
+    if not 0 < amount <= open_cents:
+        raise InvoiceRefused(invoice.number, f"{amount} cents were given, {open_cents} are open", "Pay at most these.")
+    if not invoice.issued_on <= paid_on <= timezone.now().date():
+        raise InvoiceRefused(invoice.number, f"{paid_on} is before its date {invoice.issued_on}, or in the future")
+    identity = new_id()
+    payment = InvoicePayment.objects.create(
+        id=identity,
+        tenant_id=invoice.tenant_id,
+        invoice=invoice,
+        transaction_id=postings.pay(invoice, identity, amount),
+        amount_cents=amount,
+        paid_on=paid_on,
+        reference=text,
+        recorded_by=closing.person(actor),
+    )
+    if amount == open_cents:
+        invoice.state, invoice.paid_at = states.PAID, timezone.now()
+        invoice.save(update_fields=["state", "paid_at"])
+    _record(
+        actor,
+        "invoice.paid" if amount == open_cents else "invoice.paid_in_part",
+        invoice,
+        {"amount_cents": amount, "paid_on": paid_on.isoformat(), "reference": text},
+    )
+    return payment, True
+
+
+@transaction.atomic
+def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = None) -> CreditNote | None:
+    """Void an invoice; return the credit note that takes it back. Its month may then be reopened, and invoiced again.
+
+    What was paid for it counts for the invoice that replaces it. One of another system is void without a note of ours.
+    Raises InvoiceRefused.
+    """
+    text = _text(given, "reason", reason, LONGEST_REASON)
+    closing.lock(TenantId(given.tenant_id))  # before the invoice, as finalising does
+    invoice = _at(given, states.VOID)
+    invoice.state, invoice.voided_at = states.VOID, timezone.now()
+    invoice.voided_by, invoice.void_reason = closing.person(actor), text
+    invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
+    note = None
+    if invoice.channel == Invoice.Channel.HEARTH:
+        postings.reverse(invoice)
+        note = _credit_note(invoice, text, now or timezone.now())
+    _record(actor, "invoice.voided", invoice, {"reason": text, "credit_note": note.number if note else None})
+    return note
+
+
+def _credit_note(invoice: Invoice, reason: str, now: datetime) -> CreditNote:
+    assert invoice.issuer_id is not None, "the database has an issuer for each invoice of ours"
+    issuer, number = issuers.take_credit_note_number(invoice.issuer_id)
+    content = replace(
+        from_document(invoice.document),
+        kind="credit_note",
+        number=number.text,
+        issued_on=drafting.today(issuer, now),
+        due_on=drafting.today(issuer, now),
+        applied=(),
+        refers_to=invoice.number,
+        refers_to_issued_on=invoice.issued_on,
+        reason=reason,
+    )
+    note = CreditNote.objects.create(
+        tenant_id=invoice.tenant_id,
+        invoice=invoice,
+        issuer=issuer,
+        sequence=number.sequence,
+        number=number.text,
+        issued_on=content.issued_on,
+        document=as_document(content),
+    )
+    render.store(content, note)
+    return note
+
+
+def _at(given: Invoice, state: str) -> Invoice:
+    """Lock the invoice. Raises InvoiceRefused unless it may become that."""
+    invoice = registry.locked(given)
+    if not states.may_become(invoice, state):
+        raise InvoiceRefused(invoice.number, f"it is {invoice.state} and cannot become {state}")
+    return invoice
+
+
+def _text(invoice: Invoice, name: str, given: str, longest: int) -> str:
+    text = given.strip()
+    if not text or len(text) > longest or not text.isprintable():
+        raise InvoiceRefused(invoice.number, f"give a {name} of 1 to {longest} printable characters")
+    return text
+
+
+def _record(actor: Actor, action: str, invoice: Invoice, after: dict[str, object]) -> None:
+    audit.record(
+        actor,
+        action,
+        ("invoice", invoice.id),
+        tenant=Tenant.objects.get(id=invoice.tenant_id),
+        after={"number": invoice.number, **after},
+    )

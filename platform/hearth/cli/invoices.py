@@ -1,0 +1,278 @@
+"""`hearth invoice`: draft, finalise, send, pay and void invoices, and download their documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.checks.preflight import PreflightError
+from hearth.cli.month_name import MonthName
+from hearth.cli.on_database import on_database
+from hearth.cli.output.text_table import table
+
+if TYPE_CHECKING:
+    from billing.models import Invoice  # its models need Django
+
+_KINDS = ("pdf", "html", "xml", "csv", "json")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_OUT = click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: a file named as the number."
+)
+_HEADS = ("NUMBER", "TENANT", "MONTH", "STATE", "TOTAL", "OPEN", "ISSUED", "DUE")
+_MONTH = click.argument("month_name", metavar="MONTH", type=MonthName())
+
+
+@click.group(short_help="Draft, finalise, send, pay and void invoices.")
+def invoice() -> None:
+    """Draft, finalise, send, pay and void invoices. docs/billing/invoices.md says more.
+
+    \b
+    Examples:
+      hearth invoice draft 2026-11 --tenant acme
+      hearth month close 2026-11 && hearth invoice finalize 2026-11
+      hearth invoice download INV-000001 --kind pdf
+      hearth invoice pay INV-000001 --reference "Wire 4711" --on 2026-12-14
+    """
+
+
+@invoice.command("draft")
+@_MONTH
+@click.option("--tenant", metavar="SLUG", required=True)
+@click.option("--issuer", metavar="NAME", help="Default: the default issuer.")
+@click.option("--kind", type=click.Choice(_KINDS), default="pdf", show_default=True)
+@_OUT
+def draft(month_name: tuple[int, int], tenant: str, issuer: str | None, kind: str, output: Path | None) -> None:
+    """Write what the invoice of MONTH would say now. Nothing is changed."""
+    with _changing("No draft was written"):
+        from django.utils import timezone
+
+        from billing.invoices import drafting, issuers
+        from billing.invoices.documents import render
+        from billing.reports.statements import Month
+        from tenants.registry import find_tenant
+
+        month = Month(tenant=find_tenant(tenant), year=month_name[0], month=month_name[1])
+        content = drafting.draft(month, issuers.find(issuer), timezone.now())
+        data = render.draft_document(content, render.Kind(kind))
+    _write(data, output or Path(f"draft-{tenant}-{month.name}.{kind}"))
+
+
+@invoice.command("finalize")
+@_MONTH
+@click.option("--tenant", metavar="SLUG", help="Only this tenant's. Default: every tenant's with a closed month.")
+@click.option("--issuer", metavar="NAME", help="Default: the default issuer.")
+def finalize(month_name: tuple[int, int], tenant: str | None, issuer: str | None) -> None:
+    """Make the invoices of MONTH final: each gets a number and its documents. A final invoice stays as it is.
+
+    Each tenant's invoice is made on its own: if one is refused, the others are made, and the exit status is 1.
+    """
+    refused = []
+    with on_database("No more invoices are made"):
+        from billing.errors import InvoiceRefused
+        from billing.invoices import finalizing
+        from billing.months import overview
+        from billing.reports.statements import Month
+        from tenants import audit
+        from tenants.registry import find_tenant
+
+        year, number = month_name
+        chosen = [find_tenant(tenant)] if tenant else overview.tenants(year, number)
+        for each in chosen:
+            month = Month(tenant=each, year=year, month=number)
+            try:
+                found, new = finalizing.finalize(audit.shell("hearth invoice"), month, issuer=issuer)
+            except InvoiceRefused as error:
+                refused.append(str(error))
+                continue
+            print(f"{found.number} of {each.slug} is {'' if new else 'already '}{found.state}: {_total(found)}")
+    if refused:
+        raise PreflightError(f"{len(refused)} of {len(chosen)} tenants get no invoice.", "\n".join(refused))
+
+
+@invoice.command("list")
+@click.option("--tenant", metavar="SLUG", help="Only this tenant's.")
+@click.option("--month", "month_name", type=MonthName(), help="Only of this month, as YYYY-MM.")
+@_JSON
+def list_invoices(tenant: str | None, month_name: tuple[int, int] | None, as_json: bool) -> None:
+    """List invoices, the newest first."""
+    with on_database("The invoices cannot be read"):
+        from billing.models import Invoice
+        from tenants.registry import find_tenant
+
+        rows = Invoice.objects.order_by("-id")
+        if tenant is not None:
+            rows = rows.filter(tenant_id=find_tenant(tenant).id)
+        if month_name is not None:
+            rows = rows.filter(year=month_name[0], month=month_name[1])
+        cells = [_cells(each) for each in rows]
+    if as_json:
+        print(json.dumps([dict(zip(map(str.lower, _HEADS), row, strict=True)) for row in cells], indent=2))
+        return
+    print(table(_HEADS, cells) if cells else "There is no such invoice.")
+
+
+@invoice.command("show")
+@click.argument("number")
+@_JSON
+def show(number: str, as_json: bool) -> None:
+    """Show what the invoice NUMBER says, its payments and its documents."""
+    with on_database("The invoice cannot be read"):
+        from billing.invoices import registry
+
+        found = registry.find(number)
+        documents = list(found.documents.order_by("kind").values_list("kind", "size_bytes", "sha256"))
+        lines = [(each.description, _money(each.amount_cents)) for each in found.lines.order_by("position")]
+        payments = [
+            (each.paid_on.isoformat(), _money(each.amount_cents), each.reference)
+            for each in found.payments.order_by("id")
+        ]
+        cells = _cells(found)
+    if as_json:
+        extra = {
+            "state": found.state,
+            "documents": [dict(zip(("kind", "size_bytes", "sha256"), each, strict=True)) for each in documents],
+        }
+        print(json.dumps(found.document | extra, indent=2, ensure_ascii=False))
+        return
+    print(table(_HEADS, [cells]))
+    print(table(("LINE", f"AMOUNT {found.currency}"), lines))
+    if payments:
+        print(table(("PAID", "AMOUNT", "REFERENCE"), payments))
+    print(table(("DOCUMENT", "BYTES", "SHA-256"), [(kind, str(size), digest) for kind, size, digest in documents]))
+
+
+@invoice.command("send")
+@click.argument("number")
+def send(number: str) -> None:
+    """Note that the invoice NUMBER was sent."""
+    with _changing() as steps:
+        found = steps.send(_actor(), _find(number))
+    print(f"{found.number} is {found.state}.")
+
+
+@invoice.command("pay")
+@click.argument("number")
+@click.option("--reference", required=True, help="What the bank statement says. The same one again changes nothing.")
+@click.option("--on", "paid_on", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The date of the payment.")
+@click.option("--amount", metavar="AMOUNT", help="Such as 12.50. Default: all that is open.")
+def pay(number: str, reference: str, paid_on: datetime, amount: str | None) -> None:
+    """Record a payment of the invoice NUMBER."""
+    cents = None if amount is None else _cents(amount)
+    with _changing() as steps:
+        found = _find(number)
+        payment, new = steps.pay(_actor(), found, reference=reference, paid_on=paid_on.date(), amount_cents=cents)
+        found.refresh_from_db()
+        rest = _open(found)
+    done = "Recorded" if new else "Recorded already"
+    print(f"{done}: {_money(payment.amount_cents)} {found.currency} for {found.number}. Open: {rest} {found.currency}.")
+
+
+@invoice.command("void")
+@click.argument("number")
+@click.option("--reason", required=True, help="Why, in up to 500 characters. It is on the credit note.")
+def void(number: str, reason: str) -> None:
+    """Void the invoice NUMBER with a credit note. Its month can then be reopened, and gets another invoice."""
+    with _changing() as steps:
+        note = steps.void(_actor(), _find(number), reason)
+    print(f"{number} is void{f', taken back by {note.number}' if note else ''}.")
+
+
+@invoice.command("download")
+@click.argument("number")
+@click.option("--kind", type=click.Choice(_KINDS), default="pdf", show_default=True)
+@click.option("--credit-note", is_flag=True, help="Of the credit note that takes it back.")
+@_OUT
+def download(number: str, kind: str, credit_note: bool, output: Path | None) -> None:
+    """Write a document of the invoice NUMBER, as it was rendered when it became final."""
+    with on_database("Nothing was written"):
+        from billing.invoices import registry
+
+        found = registry.find(number)
+        document = registry.document(found, kind, of_credit_note=credit_note)
+        name = document.credit_note.number if document.credit_note else found.number
+    _write(bytes(document.content), output or Path(f"{name.replace('/', '-')}.{kind}"))
+
+
+@contextmanager
+def _changing(failure: str = "Nothing was changed") -> Iterator[Any]:
+    """Yield the steps of invoices, with the database. Raises PreflightError for what is refused."""
+    with on_database(failure):
+        from billing.errors import InvoiceRefused, MixedCurrencies
+        from billing.invoices import steps
+
+        try:
+            yield steps
+        except (InvoiceRefused, MixedCurrencies) as error:
+            raise PreflightError(f"{failure}: {error}", "") from error
+
+
+def _actor() -> Any:
+    from tenants import audit
+
+    return audit.shell("hearth invoice")
+
+
+def _find(number: str) -> Invoice:
+    from billing.invoices import registry
+
+    return registry.find(number)
+
+
+def _open(found: Invoice) -> str:
+    from billing.invoices import registry
+
+    return _money(registry.open_cents(found))
+
+
+def _cells(found: Invoice) -> tuple[str, ...]:
+    from django.utils import timezone
+
+    from billing.invoices import states
+    from tenants.models import Tenant
+
+    return (
+        found.number,
+        Tenant.objects.get(id=found.tenant_id).slug,
+        found.period,
+        states.shown(found, timezone.now().date()),
+        _total(found),
+        _open(found),
+        found.issued_on.isoformat(),
+        found.due_on.isoformat(),
+    )
+
+
+def _total(found: Invoice) -> str:
+    return f"{_money(found.total_cents)} {found.currency}"
+
+
+def _money(cents: int) -> str:
+    from billing.invoices.documents import money_text
+
+    return money_text.cents(cents)
+
+
+def _cents(text: str) -> int:
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        cents = Decimal(text).scaleb(2)
+        if cents == int(cents) and len(text) < 20:
+            return int(cents)
+    except (InvalidOperation, OverflowError, ValueError):
+        pass
+    raise click.UsageError(f"--amount {text!r} is no amount; use one such as 12.50.")
+
+
+def _write(data: bytes, path: Path) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise PreflightError(f"{path} cannot be written: {error.strerror}.", "") from error
+    print(f"{path}: {len(data)} bytes")
