@@ -29,7 +29,7 @@ SENTINELS = 3
 
 @dataclass(slots=True)
 class SentinelSet:
-    """Two servers and three Sentinels. The processes are named by their port."""
+    """Two servers and the Sentinels that watch them. The processes are named by their port."""
 
     folder: Path
     servers: tuple[int, int]
@@ -41,6 +41,11 @@ class SentinelSet:
         """Return the address of whichever server is the primary."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         return f"redis+sentinel://:{PASSWORD}@{hosts}/{NAME}/0?sentinel_password={SENTINEL_PASSWORD}"
+
+    @property
+    def url_of_first(self) -> str:
+        """Return the address of the server that begins as the primary."""
+        return f"redis://:{PASSWORD}@127.0.0.1:{self.servers[0]}/0"
 
     def server(self, port: int) -> Redis:
         """Return a client of one server."""
@@ -150,6 +155,21 @@ def running() -> Iterator[SentinelSet]:
         for port in found.sentinels:
             found.start_sentinel(port)
         found.wait_until_watched()
+        yield found
+    finally:
+        found.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def pair() -> Iterator[SentinelSet]:
+    """Run a primary and its replica during the block, and no Sentinels."""
+    folder = Path(tempfile.mkdtemp(prefix="hearth-replica-"))
+    first = free_ports(2)
+    found = SentinelSet(folder=folder, servers=(first, first + 1), sentinels=())
+    try:
+        found.start_server(first)
+        found.start_server(first + 1, first)
         yield found
     finally:
         found.close()

@@ -5,7 +5,7 @@ process dies, and then the response. A claim may also expire while Redis stands 
 processes of a host exclude each other by locks as well (:mod:`gateway.pipeline.key_locks`), from the claim until the
 response is stored.
 
-Behind Sentinels the claim is on a replica before the request runs, and the response before its last byte is sent
+Where Redis has a replica, that has the claim before the request runs, and the response before its last byte is sent
 (:mod:`gateway.redis_client.replication`): the server that a failover makes the primary knows the key.
 
 A tenant's policy bounds the bytes of its records. Once they are used up, a new key is refused before its request runs:
@@ -78,7 +78,7 @@ class Idempotency:
         replicated: ReplicatedWrites | None = None,
         claim_seconds: float = CLAIM_SECONDS,
     ) -> None:
-        """``replicated``: the same Redis, where it has replicas; keys then use its connection."""
+        """``replicated``: the same Redis, where it may have replicas; keys then use its connection."""
         self.redis = redis if replicated is None else replicated.redis
         self.replicated = replicated
         self.redis.register(_CLAIM, _STORE)
@@ -149,6 +149,7 @@ class _ClaimedKey:
     async def take(self) -> Record | None:
         """Claim the key, or return the record that it has. Raises Conflict, RateLimited, Unavailable."""
         self._locked = self._locks.take(self._slot.name)
+        connection = self._connection()
         try:
             if self._locked:
                 found = await self._run_claim()
@@ -156,7 +157,7 @@ class _ClaimedKey:
                 found = await self._redis.execute("GET", self._slot.redis_key)
             if found == _CLAIMED:
                 self._renew_later()
-                await self._confirm()
+                await self._confirm(connection)
                 return None
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
@@ -246,6 +247,7 @@ class _ClaimedKey:
         log.error("a response could not be stored in Redis: a retry with its Idempotency-Key runs the request again")
 
     async def _try_store(self, value: bytes) -> bool:
+        connection = self._connection()
         try:
             await self._redis.eval(
                 _STORE,
@@ -259,15 +261,19 @@ class _ClaimedKey:
                 KEEP_SECONDS * 1000,
                 RECORD_BYTES,
             )
-            await self._confirm()
+            await self._confirm(connection)
         except RedisFailed:
             return False
         return True
 
-    async def _confirm(self) -> None:
-        """Wait for a replica to have what was written, if one answers. Raises RedisFailed where it may be lost."""
+    def _connection(self) -> int:
+        """Return what names the connection of the next command, for :meth:`_confirm`."""
+        return 0 if self._replicated is None else self._replicated.connection
+
+    async def _confirm(self, connection: int) -> None:
+        """Wait for a replica to have what the connection wrote, if one answers. Raises RedisFailed: it may be lost."""
         if self._replicated is not None:
-            await self._replicated.confirm()
+            await self._replicated.confirm(connection)
 
     def _renew_later(self) -> None:
         self._renewing = asyncio.get_running_loop().call_later(self._claim_seconds / 3, self._renew)

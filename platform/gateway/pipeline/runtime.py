@@ -206,11 +206,15 @@ def _open_files(role: str) -> tuple[WalWriter, KeyLocks]:
 
 
 def _replicated(url: str) -> ReplicatedWrites | None:
-    """Return a second connection for writes that a failover must not lose; None without Sentinels to fail over."""
-    if not redis_address.parse(url).primary:
+    """Return a second connection for writes that a failover must not lose; None on a socket, which has no replica."""
+    address = redis_address.parse(url)
+    if address.path:
         return None
     return ReplicatedWrites(
-        url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS, wait_seconds=settings.REDIS_TIMEOUT_SECONDS
+        url,
+        timeout_seconds=settings.REDIS_TIMEOUT_SECONDS,
+        wait_seconds=settings.REDIS_TIMEOUT_SECONDS,
+        has_replica=bool(address.primary),
     )
 
 

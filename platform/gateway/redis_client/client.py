@@ -86,6 +86,9 @@ class RedisClient:
         self._open_until = 0.0
         #: No further command is sent.
         self.closed = False
+        #: How many connections have ended. A command gets a reply only from the connection that was current when it was
+        #: sent: the number is the same before the command and after its reply if both had one connection.
+        self.ended_connections = 0
 
     def register(self, *scripts: Script) -> None:
         """Load these scripts on every new connection, so that EVALSHA succeeds at once."""
@@ -259,6 +262,7 @@ class RedisClient:
             self._connecting.cancel()
             self._connecting = None
         if connection is not None:
+            self.ended_connections += 1
             connection.drop()
 
 

@@ -1,4 +1,4 @@
-"""Behind Sentinels an Idempotency-Key is on a replica before its request runs, so that a failover loses none."""
+"""Where Redis has a replica, that has an Idempotency-Key before its request runs, so that a failover loses none."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gateway.pipeline.idempotency import HEADER, Idempotency
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.protocols.endpoint_table import endpoint_for_errors
 from gateway.redis_client.client import RedisClient
+from gateway.redis_client.connection import RedisUnavailable
 from gateway.redis_client.replication import ReplicatedWrites
 from gateway.request import Request, RequestTimeline, Response
 from tenants.ids import new_id
@@ -39,13 +40,20 @@ def servers() -> Iterator[SentinelSet]:
         yield made
 
 
+@pytest.fixture
+def pair() -> Iterator[SentinelSet]:
+    with replicated.pair() as made:
+        yield made
+
+
 @asynccontextmanager
 async def gateway(servers: SentinelSet, folder: Path, *, wait_seconds: float = 60.0) -> AsyncIterator[Idempotency]:
     """Yield the idempotency keys of a gateway of its own host."""
     await asyncio.to_thread(folder.mkdir)
     locks = KeyLocks(folder)
-    writes = ReplicatedWrites(servers.url, timeout_seconds=60.0, wait_seconds=wait_seconds)
-    unused = RedisClient(servers.url, timeout_seconds=60.0)
+    url = servers.url if servers.sentinels else servers.url_of_first
+    writes = ReplicatedWrites(url, timeout_seconds=60.0, wait_seconds=wait_seconds, has_replica=bool(servers.sentinels))
+    unused = RedisClient(url, timeout_seconds=60.0)
     try:
         yield Idempotency(unused, locks, replicated=writes)
     finally:
@@ -126,11 +134,80 @@ async def test_without_an_answer_of_a_replica_requests_run_and_soon_do_not_wait_
         servers.signal(replica, signal.SIGSTOP)
         try:
             assert (await ask(keys, "order", answer)).body == b"an answer"
-            assert keys.replicated is not None
-            assert not await keys.replicated.confirm()
+            assert not await confirm(keys)
         finally:
             servers.signal(replica, signal.SIGCONT)
-        await _eventually(keys.replicated.confirm)
+        await _eventually(lambda: confirm(keys))
+
+
+async def test_a_server_without_sentinels_that_has_a_replica_waits_for_it_and_one_without_does_not(
+    pair: SentinelSet, tmp_path: Path
+) -> None:
+    primary, replica = pair.servers
+    began = asyncio.Event()
+
+    async def work() -> Response:
+        began.set()
+        return await answer()
+
+    async with gateway(pair, tmp_path / "first") as keys:
+        pair.signal(replica, signal.SIGSTOP)
+        running = asyncio.ensure_future(ask(keys, "order", work))
+        await _until(lambda: _claims(pair, primary) == 1 and waits(pair, primary) == 1)
+        assert not began.is_set(), "the replica has no key"
+        pair.signal(replica, signal.SIGCONT)
+        assert (await running).body == b"an answer"
+    before = await asyncio.to_thread(waits, pair, primary)
+    await asyncio.to_thread(pair.kill, replica)
+    await _until(lambda: not _replicas(pair, primary))
+    async with gateway(pair, tmp_path / "second") as keys:
+        assert (await ask(keys, "next", answer)).body == b"an answer"
+    assert await asyncio.to_thread(waits, pair, primary) == before
+
+
+async def test_what_one_connection_wrote_is_not_confirmed_by_the_next(pair: SentinelSet, tmp_path: Path) -> None:
+    """The next one may lead to another server, whose replica has all of that server and not what was written."""
+    primary, replica = pair.servers
+    async with gateway(pair, tmp_path / "only") as keys:
+        assert keys.replicated is not None
+        connection = keys.replicated.connection
+        await keys.redis.execute("SET", "claim", "1")
+        assert await keys.replicated.confirm(connection)
+        pair.signal(replica, signal.SIGSTOP)
+        try:
+            await keys.redis.execute("SET", "claim", "2")
+            await asyncio.to_thread(_end_connections, pair, primary)
+            await _until(lambda: keys.redis.ended_connections > connection)
+            with pytest.raises(RedisUnavailable):
+                await keys.replicated.confirm(connection)
+        finally:
+            pair.signal(replica, signal.SIGCONT)
+
+
+async def test_a_response_that_is_stored_again_waits_for_a_replica_again(pair: SentinelSet, tmp_path: Path) -> None:
+    primary, replica = pair.servers
+
+    async def work() -> Response:
+        pair.signal(replica, signal.SIGSTOP)
+        return await answer()
+
+    async with gateway(pair, tmp_path / "only") as keys:
+        running = asyncio.ensure_future(ask(keys, "order", work))
+        try:
+            await _until(lambda: _blocked(pair, primary) == 1)
+            await asyncio.to_thread(_end_connections, pair, primary)
+            assert (await running).body == b"an answer", "Redis has failed once"
+            await _until(lambda: _blocked(pair, primary) == 1 or not keys.storing)
+            assert keys.storing, "no replica has the response"
+        finally:
+            pair.signal(replica, signal.SIGCONT)
+        await _until(lambda: not keys.storing)
+
+
+async def confirm(keys: Idempotency) -> bool:
+    """Return whether a replica has what was written."""
+    assert keys.replicated is not None
+    return await keys.replicated.confirm(keys.replicated.connection)
 
 
 async def _eventually(send: Callable[[], Awaitable[T]]) -> T:
@@ -151,3 +228,18 @@ async def _until(condition: Callable[[], bool]) -> None:
 def _claims(servers: SentinelSet, port: int) -> int:
     with servers.server(port) as redis:
         return sum(1 for name in redis.scan_iter("hearth:*:idempotency:*"))
+
+
+def _replicas(servers: SentinelSet, port: int) -> int:
+    with servers.server(port) as redis:
+        return int(redis.info("replication")["connected_slaves"])
+
+
+def _blocked(servers: SentinelSet, port: int) -> int:
+    with servers.server(port) as redis:
+        return int(redis.info("clients")["blocked_clients"])
+
+
+def _end_connections(servers: SentinelSet, port: int) -> None:
+    with servers.server(port) as redis:
+        redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
