@@ -17,6 +17,8 @@ from tests.chaos.world import PRICE, TENANTS, World, until
 
 #: Longest time until everything that ended is stored and every hold is settled.
 SETTLED_SECONDS = 90
+#: The purpose of the row of an attempt whose request ran again.
+RETRY = "retry"
 UNPRICED = ("refused", "engine_error")
 
 
@@ -27,6 +29,8 @@ class Row:
     id: str
     tenant: str
     client_id: str
+    purpose: str
+    source_id: str | None
     state: str
     cache_result: str
     tokens_source: str
@@ -62,7 +66,13 @@ def audit(world: World, outcomes: Iterable[Outcome]) -> list[str]:
         # What is stored meanwhile, as of an answer whose client did not wait for it, changes all sums or none.
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         rows = _rows(connection)
-        found = [*_answers(asked, rows), *_amounts(rows), *_ledger(connection, rows), *_rollups(connection, rows)]
+        found = [
+            *_answers(asked, rows),
+            *_retries(rows),
+            *_amounts(rows),
+            *_ledger(connection, rows),
+            *_rollups(connection, rows),
+        ]
         found += _budget(connection, rows)
     return [*found, *_holds(world, rows), *_processes(world)]
 
@@ -77,8 +87,9 @@ def _rows(connection: psycopg.Connection[Any]) -> list[Row]:
     with connection.cursor(row_factory=class_row(Row)) as cursor:
         return cursor.execute(
             """
-            SELECT usage.id::text, tenant.slug AS tenant, client_request_id AS client_id, usage.state, cache_result,
-                   tokens_source, replica_id::text, prompt_tokens, cached_prompt_tokens, completion_tokens,
+            SELECT usage.id::text, tenant.slug AS tenant, client_request_id AS client_id, purpose,
+                   source_id::text, usage.state, cache_result, tokens_source, replica_id::text, prompt_tokens,
+                   cached_prompt_tokens, completion_tokens,
                    avoided_prompt_tokens + avoided_cached_prompt_tokens + avoided_completion_tokens AS avoided_tokens,
                    amount_pico
             FROM billing_usagerecord usage JOIN tenants_tenant tenant ON tenant.id = usage.tenant_id
@@ -92,7 +103,8 @@ def _answers(asked: Mapping[str, Outcome], rows: list[Row]) -> Iterator[str]:
     """Compare each client's request with its rows: one of an answer, none that nobody asked for, the same tokens."""
     by_client = defaultdict(list)
     for row in rows:
-        by_client[row.client_id].append(row)
+        if row.purpose != RETRY:
+            by_client[row.client_id].append(row)
     for client_id in by_client.keys() - asked.keys():
         yield f"{client_id}: a row that nobody asked for"
     for client_id, each in asked.items():
@@ -114,6 +126,14 @@ def _answers(asked: Mapping[str, Outcome], rows: list[Row]) -> Iterator[str]:
             yield f"{client_id}: never answered under its Idempotency-Key: {each.status} {each.error}"
         if each.status == 500:
             yield f"{client_id}: HTTP 500 {each.error}"
+
+
+def _retries(rows: list[Row]) -> Iterator[str]:
+    """An attempt that broke off belongs to a request of its tenant and costs nothing."""
+    tenants = {row.id: row.tenant for row in rows if row.purpose != RETRY}
+    for row in rows:
+        if row.purpose == RETRY and (tenants.get(row.source_id or "") != row.tenant or row.amount_pico != 0):
+            yield f"an attempt of no request, or with a price: {row}"
 
 
 def _told(each: Outcome, row: Row) -> Iterator[str]:
