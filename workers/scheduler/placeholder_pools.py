@@ -31,12 +31,13 @@ def fill() -> list[UUID]:
     rank = _ranks()
     nodes = list(Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool"))
     nodes.sort(key=lambda node: (rank[node.pool_id], node.name))
+    resized = _evict_wrong_sizes(nodes)
     steps = plan(_node_placeholders(nodes), _next_pools(rank))
     by_id = {node.id: node for node in nodes}
     made = [node_id for node_id in steps.make if _make(by_id[node_id])]
     poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
     slot_leases.evict(steps.evict, "its pool has more placeholders than it wants")
-    return [*made, *poorer]
+    return [*made, *poorer, *resized]
 
 
 def evict_unfit(deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> None:
@@ -46,6 +47,19 @@ def evict_unfit(deployment: Deployment, revision: ModelRevision, slots_per_repli
         held = held.filter(node__pool__kind="gpu").exclude(slot_count=slots_per_replica)
     why = f"{deployment.name} now serves a model it cannot become"
     slot_leases.evict(list(held.values_list("id", flat=True)), why)
+
+
+def _evict_wrong_sizes(nodes: Sequence[Node]) -> set[UUID]:
+    """Evict those with other slots than a replica of their deployment needs; return the nodes that had them.
+
+    A version of Hearth that gave each one GPU has left them: they become nothing, and the pool counts them.
+    """
+    held = Placeholder.objects.filter(
+        state__in=LEASED_STATES, node__in=nodes, node__pool__placeholder_level=Level.H2, deployment__isnull=False
+    ).select_related("deployment", "node__pool")
+    wrong = [row for row in held if row.deployment and row.slot_count != _slots(row.deployment, row.node.pool)]
+    slot_leases.evict([row.id for row in wrong], "a replica of its deployment needs another number of slots")
+    return {row.node_id for row in wrong}
 
 
 def _ranks() -> dict[UUID, int]:

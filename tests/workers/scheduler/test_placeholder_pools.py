@@ -78,6 +78,21 @@ def test_a_placeholder_on_gpus_has_all_slots_of_the_replica_it_may_become(fleet:
     assert held() == {}
 
 
+def test_a_placeholder_with_one_gpu_gives_way_to_one_with_those_that_the_replica_needs(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    Pool.objects.update(kind="gpu")
+    keep(fleet.pool, 1)
+    settle()
+    assert list(Placeholder.objects.filter(WITH_SLOT).values_list("slot_count", flat=True)) == [1]
+    type(deployment).objects.update(slots_per_replica=2)
+    settle()
+    assert list(Placeholder.objects.filter(WITH_SLOT).values_list("slot_count", flat=True)) == [2]
+    assert (
+        Placeholder.objects.get(state="evicting").reason == "a replica of its deployment needs another number of slots"
+    )
+    assert SlotLease.objects.filter(released_at=None).count() == 2
+
+
 def test_a_node_where_a_replica_starts_is_left_in_peace(fleet: Fleet) -> None:
     deployment = fleet.deploy(1)
     keep(fleet.pool, 1)
