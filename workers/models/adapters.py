@@ -24,6 +24,10 @@ class AdapterLoad(models.Model):
         FAILED = "failed"
         UNLOADED = "unloaded"
 
+    #: After so many failed attempts in a row, to load it or to get its files, the scheduler waits for the replica no
+    #: longer, and gateways refuse its requests if it is so on every replica. One may fail because the engine is busy.
+    ATTEMPTS = 3
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="adapters")
     revision = models.ForeignKey(ModelRevision, on_delete=models.CASCADE, related_name="loads")

@@ -22,8 +22,6 @@ _State = AdapterLoad.State
 _ENDED = (Replica.State.STOPPED, Replica.State.FAILED)
 #: An adapter that is not wanted any more stays for so long: gateways may send requests to it until they have read so.
 UNLOAD_AFTER = dt.timedelta(seconds=10)
-#: Failed attempts in a row after which a replica is not waited for.
-ATTEMPTS = 3
 _LOADED_NOW = Q(state=_State.LOADED, generation=F("replica__generation"))
 
 
@@ -107,13 +105,13 @@ def lacking() -> Mapping[UUID, Sequence[Lacking]]:
     """Return what ready replicas lack of the adapters that others serve, by replica.
 
     Until such a replica has them it takes the place of none that does. An adapter has an ``error`` once its engine has
-    refused it, or its node has not got its files, ATTEMPTS times.
+    refused it, or its node has not got its files, AdapterLoad.ATTEMPTS times.
     """
     fetch = Weights.objects.filter(
         node=OuterRef("replica__node"),
         revision=OuterRef("revision"),
         state=Weights.State.FAILED,
-        attempts__gte=ATTEMPTS,
+        attempts__gte=AdapterLoad.ATTEMPTS,
     )
     rows = (
         AdapterLoad.objects.filter(unwanted_since=None, revision__superseded_at=None)
@@ -130,7 +128,7 @@ def lacking() -> Mapping[UUID, Sequence[Lacking]]:
     lacked: dict[UUID, list[Lacking]] = defaultdict(list)
     for row in found:
         if row.revision_id in served and not row.has_it:
-            refused = row.error if row.state == _State.FAILED and row.attempts >= ATTEMPTS else ""
+            refused = row.error if row.state == _State.FAILED and row.attempts >= AdapterLoad.ATTEMPTS else ""
             error = refused or row.not_fetched or ""
             lacked[row.replica_id].append(Lacking(name=row.revision.model.name, error=error))
     return lacked

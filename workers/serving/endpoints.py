@@ -91,7 +91,8 @@ _LOADED = CompiledQuery(
 )
 
 
-#: Adapters that every ready replica of their base has tried to load in vain. Gateways run this query as often.
+#: Adapters that every ready replica of their base has tried to load in vain, AdapterLoad.ATTEMPTS times. Gateways run
+#: this query as often.
 _REFUSED = CompiledQuery(
     lambda: (
         AdapterLoad.objects.filter(
@@ -104,11 +105,14 @@ _REFUSED = CompiledQuery(
         .values("revision__model__name")
         .annotate(
             refused=BoolAnd(
-                Q(state=AdapterLoad.State.FAILED)
+                Q(state=AdapterLoad.State.FAILED, attempts__gte=AdapterLoad.ATTEMPTS)
                 | Q(state=AdapterLoad.State.WANTED)
                 & Exists(
                     Weights.objects.filter(
-                        node=OuterRef("replica__node"), revision=OuterRef("revision"), state=Weights.State.FAILED
+                        node=OuterRef("replica__node"),
+                        revision=OuterRef("revision"),
+                        state=Weights.State.FAILED,
+                        attempts__gte=AdapterLoad.ATTEMPTS,
                     )
                 )
             ),
@@ -223,7 +227,8 @@ def loaded_adapters() -> tuple[LoadedAdapter, ...]:
 def refused_adapters() -> dict[str, dt.datetime | None]:
     """Return the adapters that no ready replica could load, by name, with the time of the next attempt if it is known.
 
-    While one replica has it, or has not tried yet, an adapter is not among them; nor while its base has no replica.
+    While one replica has it, or has not failed AdapterLoad.ATTEMPTS times, an adapter is not among them; nor while its
+    base has no replica.
     """
     return dict(_REFUSED.rows()) | dict.fromkeys((name for (name,) in _HOMELESS.rows()), None)
 

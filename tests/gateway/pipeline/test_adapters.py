@@ -72,7 +72,11 @@ def load(state: str, *, first: int = 2) -> None:
     rows = list(AdapterLoad.objects.order_by("replica_id")[:first])
     facts = {"engine_name": name, "generation": 1, "error": "", "next_attempt_at": None}
     if state == "failed":
-        facts |= {"error": "/adapters/tone: rank 99 is too large", "next_attempt_at": Now()}
+        facts |= {
+            "error": "/adapters/tone: rank 99 is too large",
+            "next_attempt_at": Now(),
+            "attempts": AdapterLoad.ATTEMPTS,
+        }
     AdapterLoad.objects.filter(id__in=[row.id for row in rows]).update(state=state, **facts)
     endpoints.announce()
 

@@ -99,7 +99,9 @@ def test_an_adapter_that_no_replica_could_load_holds_no_rollout_up(fleet: Fleet,
     rollout = roll(fleet, {"lora_adapters": 4})
     assert to_the_end(rollout).state == "done"
     assert endpoints.refused_adapters() == {}  # the new replica has not tried
-    fail(1)
+    fail(AdapterLoad.ATTEMPTS - 1)
+    assert endpoints.refused_adapters() == {}
+    fail(AdapterLoad.ATTEMPTS)
     assert list(endpoints.refused_adapters()) == [NAME]
 
 
@@ -148,9 +150,9 @@ def test_an_adapter_is_refused_only_while_every_replica_failed_and_is_tried_agai
     make_ready()
     reconciler.tick()
     first, second = AdapterLoad.objects.order_by("id")
-    fail(2, id=first.id)
+    fail(AdapterLoad.ATTEMPTS, id=first.id)
     assert endpoints.refused_adapters() == {}
-    fail(1, id=second.id)
+    fail(AdapterLoad.ATTEMPTS, id=second.id)
     assert list(endpoints.refused_adapters()) == [NAME]
     assert "rank 99 is too large" in status.words(served.model)
     adapters.deploy_spec(SYSTEM, AdapterSpec(name=NAME, source=str(tmp_path / "tone")), print)
