@@ -68,7 +68,7 @@ def audit(world: World, outcomes: Iterable[Outcome]) -> list[str]:
         rows = _rows(connection)
         found = [
             *_answers(asked, rows),
-            *_retries(rows),
+            *_retries(connection, rows),
             *_amounts(rows),
             *_ledger(connection, rows),
             *_rollups(connection, rows),
@@ -128,9 +128,16 @@ def _answers(asked: Mapping[str, Outcome], rows: list[Row]) -> Iterator[str]:
             yield f"{client_id}: HTTP 500 {each.error}"
 
 
-def _retries(rows: list[Row]) -> Iterator[str]:
-    """An attempt that broke off belongs to a request of its tenant and costs nothing."""
-    tenants = {row.id: row.tenant for row in rows if row.purpose != RETRY}
+def _retries(connection: psycopg.Connection[Any], rows: list[Row]) -> Iterator[str]:
+    """An attempt that broke off belongs to a request of its tenant and costs nothing.
+
+    A deferred request has no row of its own before it has ended, nor if it was refused when it ran again.
+    """
+    deferred = connection.execute(
+        "SELECT request.id::text, tenant.slug FROM workers_deferredrequest request"
+        " JOIN tenants_tenant tenant ON tenant.id = request.tenant_id"
+    ).fetchall()
+    tenants = dict(deferred) | {row.id: row.tenant for row in rows if row.purpose != RETRY}
     for row in rows:
         if row.purpose == RETRY and (tenants.get(row.source_id or "") != row.tenant or row.amount_pico != 0):
             yield f"an attempt of no request, or with a price: {row}"

@@ -64,7 +64,7 @@ class StagedWeights(models.Model):
     wanted_at = models.DateTimeField(null=True, blank=True)
     bytes_total = models.PositiveBigIntegerField(default=0, db_default=0)
     bytes_resident = models.PositiveBigIntegerField(default=0, db_default=0)
-    #: Why it is not staged; empty if it is.
+    #: Why it is not staged, or not measured; empty if it is both.
     note = models.CharField(max_length=500, blank=True, default="", db_default="")
     measured_at = models.DateTimeField(null=True, blank=True)
 

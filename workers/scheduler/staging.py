@@ -10,6 +10,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from workers.models import Deployment, Node, StagedWeights
+from workers.scheduler import adapters
 from workers.serving import gateway_load, pool_requirements
 
 #: How often a model that is wanted all the time is noted as wanted.
@@ -20,7 +21,8 @@ def renew(now: dt.datetime) -> None:
     """Create the rows that are missing, delete those that nobody needs, and note which models are wanted now.
 
     A deployment may soon get a replica on a node of a pool that stages files while it is below its maximum, also at
-    zero, or has one prepared there. It is wanted while it has requests or is prepared. Call it in every tick.
+    zero, or has one prepared there. It is wanted while it has requests or is prepared. Its adapters go with it. Call it
+    in every tick.
     """
     nodes = list(
         Node.objects.filter(pool__staged_share__gt=0, lease_expires_at__gt=Now(), cordoned=False).order_by("id")
@@ -30,7 +32,10 @@ def renew(now: dt.datetime) -> None:
         StagedWeights.objects.all().delete()
         return
     may_grow = Q(desired_replicas__lt=F("max_replicas")) | Q(deploymentpool__prepared_replicas__gt=0)
-    rows = Deployment.objects.filter(may_grow, archived_at=None, max_replicas__gt=0).distinct()
+    rows = (
+        Deployment.objects.filter(may_grow, archived_at=None, max_replicas__gt=0).select_related("revision").distinct()
+    )
+    by_base = adapters.wanted()
     links, busy_at = pool_requirements.usable_links(), gateway_load.busy_at()
     wanted: dict[tuple[UUID, UUID], dt.datetime | None] = {}
     for row in rows:
@@ -38,7 +43,8 @@ def renew(now: dt.datetime) -> None:
         for node in nodes:
             if node.pool_id in pools:
                 at = now if pools[node.pool_id] else busy_at.get(row.id)
-                wanted[node.id, row.revision_id] = at
+                takes = by_base.get(row.revision.model_id, ()) if row.revision.options.get("lora_adapters") else ()
+                wanted |= {(node.id, revision_id): at for revision_id in (row.revision_id, *takes)}
     _apply(wanted, known)
 
 

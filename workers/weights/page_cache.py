@@ -14,6 +14,8 @@ from pathlib import Path
 MOST_ENTRIES = 100_000
 #: Read at once, and mapped at once to ask what is resident.
 CHUNK_BYTES, MAPPED_BYTES = 8 << 20, 1 << 30
+#: The number of the capability in Linux.
+_CAP_FOWNER = 3
 #: The lowest bit of each byte of mincore(2) says whether the page is resident; the others are undefined.
 _LOWEST_BIT = bytes(value & 1 for value in range(256))
 
@@ -28,10 +30,14 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """How large files are, and how much of them is in the page cache, in whole pages."""
+    """How large files are, and how much of them is in the page cache, in whole pages.
+
+    ``bytes_unmeasured`` belong to files of which the kernel does not say so to this process.
+    """
 
     bytes_total: int
     bytes_resident: int
+    bytes_unmeasured: int = 0
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -54,17 +60,17 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def residency(files: list[Path]) -> Residency:
-    """Return what of the files is in the page cache. Raises OSError.
-
-    The kernel says so only to the owner of a file, and to those who may write it; to others all of it seems resident.
-    """
-    total = resident = 0
+    """Return what of the files is in the page cache. Raises OSError."""
+    total = resident = unmeasured = 0
     for path in files:
         with _opened(path) as descriptor:
-            size = os.fstat(descriptor).st_size
-            total += size
-            resident += min(size, sum(_resident_pages(descriptor, size)) * mmap.PAGESIZE)
-    return Residency(bytes_total=total, bytes_resident=resident)
+            found = os.fstat(descriptor)
+            total += found.st_size
+            if _is_measurable(path, found.st_uid):
+                resident += min(found.st_size, sum(_resident_pages(descriptor, found.st_size)) * mmap.PAGESIZE)
+            else:
+                unmeasured += found.st_size
+    return Residency(bytes_total=total, bytes_resident=resident, bytes_unmeasured=unmeasured)
 
 
 def stage(path: Path) -> Iterator[int]:
@@ -106,6 +112,22 @@ class _opened:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def _is_measurable(path: Path, owner: int) -> bool:
+    """Return whether mincore(2) says the truth of the file; to a process that may not know, all of it seems resident.
+
+    The kernel tells the owner, those who may write the file, and those who have CAP_FOWNER (``can_do_mincore``).
+    """
+    return owner == os.geteuid() or os.access(path, os.W_OK, effective_ids=True) or _has_fowner()
+
+
+def _has_fowner() -> bool:
+    for line in Path("/proc/thread-self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return bool(int(value, 16) >> _CAP_FOWNER & 1)
+    return False
 
 
 def _resident_pages(descriptor: int, size: int) -> Iterator[int]:

@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What became of one folder. ``note`` says why it is not staged; empty if it is."""
+    """What became of one folder. ``note`` says why it is not staged, or not measured; empty if it is both."""
 
     folder: str
     bytes_total: int = 0
@@ -88,10 +88,23 @@ def _stage(folder: str, files: Sequence[Path], keeps_on: Callable[[], bool]) -> 
                 continue
             for _ in page_cache.stage(path):
                 if not keeps_on():
-                    break
-        return _staged(folder, page_cache.residency(list(files)))
+                    return _staged(folder, page_cache.residency(list(files)))
+        return _read(folder, page_cache.residency(list(files)))
     except OSError as error:
         return Staged(folder=folder, note=f"its files cannot be read: {error}")
+
+
+def _read(folder: str, measured: Residency) -> Staged:
+    """Return the result for a folder that has been read; what cannot be measured counts as resident."""
+    if not measured.bytes_unmeasured:
+        return _staged(folder, measured)
+    return Staged(
+        folder=folder,
+        bytes_total=measured.bytes_total,
+        bytes_resident=measured.bytes_resident + measured.bytes_unmeasured,
+        note=f"{_gib(measured.bytes_unmeasured)} were read and are not measured: the agent's account neither owns "
+        "these files nor may write them",
+    )
 
 
 def _staged(folder: str, measured: Residency, note: str = "") -> Staged:

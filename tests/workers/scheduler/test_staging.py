@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from catalogue.models import ModelRevision
+from tenants.audit import SYSTEM
+from tests import lora
 from tests.workers.conftest import Fleet, add_node
+from workers.model_sources import adapters
+from workers.model_sources.adapters import AdapterSpec
 from workers.models import Deployment, DeploymentPool, Node, Pool, StagedWeights
 from workers.scheduler import reconciler
 from workers.serving import gateway_load
@@ -39,6 +46,20 @@ def test_nodes_stage_what_they_may_soon_get_and_only_where_the_pool_says_so(flee
     Node.objects.filter(name="n2").update(cordoned=True)
     reconciler.tick()
     assert on_nodes() == []
+
+
+def test_adapters_are_staged_with_a_base_whose_engines_load_them(fleet: Fleet, tmp_path: Path) -> None:
+    Pool.objects.update(staged_share=0.5)
+    row = fleet.deploy(0)
+    Deployment.objects.filter(id=row.id).update(max_replicas=1)
+    ModelRevision.objects.filter(id=fleet.revision.id).update(options={"lora_adapters": 2})
+    spec = AdapterSpec(name="tiny-chat:tone", source=str(lora.write(tmp_path / "tone")))
+    revision = adapters.deploy_spec(SYSTEM, spec, print)
+    reconciler.tick()
+    assert set(StagedWeights.objects.values_list("revision", flat=True)) == {fleet.revision.id, revision.id}
+    ModelRevision.objects.filter(id=fleet.revision.id).update(options={})
+    reconciler.tick()
+    assert list(StagedWeights.objects.values_list("revision", flat=True)) == [fleet.revision.id]
 
 
 def test_requests_and_preparation_make_a_model_wanted(fleet: Fleet) -> None:

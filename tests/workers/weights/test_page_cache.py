@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,23 @@ def test_the_process_stages_at_the_lowest_priority(tmp_path: Path) -> None:
     )
     (found,) = stage.parse_results(done.stdout)
     assert (found.bytes_resident, found.note) == (4 * MIB, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run as somebody else")
+def test_files_of_somebody_else_are_read_because_the_kernel_does_not_say_what_is_cached() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        model = folder(Path(root) / "model", 4)
+        job = json.dumps({"folders": [str(model)], "share": 0.5})
+        as_nobody = "import os; from workers.weights import stage; os.setresuid(65534, 65534, 65534); stage.main()"
+        done = subprocess.run(
+            [sys.executable, "-c", as_nobody], input=job, capture_output=True, text=True, timeout=60, check=True
+        )
+        (found,) = stage.parse_results(done.stdout)
+        assert resident(model) == found.bytes_resident == 4 * MIB
+        assert found.note == (
+            "0.00 GiB were read and are not measured: the agent's account neither owns these files nor may write them"
+        )
 
 
 @pytest.mark.parametrize("text", ["MemFree: 1 kB\n", ""])
