@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: A file in the data directory, while the node is cordoned only because it stopped. An operator's cordon survives a
 #: restart.
 LEFT_MARK = "left"
+#: The folder in the data directory for the files of deleted days, unless a setting names another one.
+USAGE_EXPORTS = "usage-exports"
 
 
 def sockets_dir(data_dir: Path) -> Path:

@@ -21,6 +21,7 @@ EXAMPLE: Mapping[str, Any] = {
     "images": {"prefix": "registry.example/team/", "digests": {"hearth-gateway": f"sha256:{'0' * 64}"}},
     "environment": {"HEARTH_LOG_FORMAT": "json"},
     "bootstrap": {"contract": True},
+    "control": {"exportsClaim": "usage-exports"},
     "ingress": {"enabled": True, "host": "llm.example", "tlsSecret": "llm-tls", "className": "nginx"},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     "nodes": [

@@ -19,8 +19,8 @@ DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = ROOT / "docker" / "compose.yaml"
 COMPOSE_NODE = ROOT / "docker" / "compose.node.yaml"
 COMPOSE_FILES = (COMPOSE, COMPOSE_NODE)
-#: ``$$`` is a dollar; ``${NAME:-default}`` and ``${NAME:?what is missing}`` are the two forms in use here.
-INTERPOLATION = re.compile(r"\$(?:(\$)|\{(\w+):([-?])([^}]*)\})")
+#: ``$$`` is a dollar; the other forms in use: ``${NAME:-default}``, ``${NAME:?what is missing}``, ``${NAME:+instead}``.
+INTERPOLATION = re.compile(r"\$(?:(\$)|\{(\w+):([-?+])([^}]*)\})")
 
 
 @dataclass(slots=True)
@@ -83,15 +83,22 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
             return "$"
         if not variables.get(name) and kind == "?":
             raise KeyError(f"{name}: {rest}")
+        if kind == "+":
+            return rest if variables.get(name) else ""
         return variables.get(name) or rest
 
     return INTERPOLATION.sub(replace, text)
 
 
 def environment(path: Path, service: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a service."""
-    given: dict[str, str] = compose(path)["services"][service]["environment"]
-    return {name: interpolate(str(value), variables) for name, value in given.items()}
+    """Return the environment of a service. A variable without a value is passed on if it is set."""
+    given: dict[str, str | None] = compose(path)["services"][service]["environment"]
+    set_ = {name: f"${{{name}:-}}" if value is None else value for name, value in given.items()}
+    return {
+        name: interpolate(str(value), variables)
+        for name, value in set_.items()
+        if given[name] is not None or name in variables
+    }
 
 
 def command(path: Path, service: str, variables: Mapping[str, str]) -> list[str]:

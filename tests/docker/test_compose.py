@@ -14,7 +14,16 @@ import pytest
 from hearth.environment import variables
 from hearth.paths import ROOT
 from hearth.service_urls import NODE_REDIS_RULES
-from tests.docker.files import COMPOSE, COMPOSE_FILES, COMPOSE_NODE, INTERPOLATION, compose, stages
+from tests.docker.files import (
+    COMPOSE,
+    COMPOSE_FILES,
+    COMPOSE_NODE,
+    INTERPOLATION,
+    compose,
+    environment,
+    interpolate,
+    stages,
+)
 
 #: Variables of the images of PostgreSQL and Redis, and of the Hugging Face hub.
 OTHERS = {
@@ -28,11 +37,17 @@ OTHERS = {
     "HF_TOKEN",
     "OTEL_EXPORTER_OTLP_HEADERS",
 }
+#: What the SDK of OpenTelemetry reads and docs/configuration.md names; the OTEL_BSP_… of its specification.
+OF_TRACES = {
+    *(f"OTEL_EXPORTER_OTLP_{name}" for name in ("TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_KEY")),
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    *(f"OTEL_BSP_{name}" for name in ("SCHEDULE_DELAY", "EXPORT_TIMEOUT", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE")),
+    *("OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"),
+}
 #: Settings that the compose file or its images fix: folders, accounts, addresses inside the network, one process each.
 FIXED = {
     *(
         "HEARTH_DATA_DIR",
-        "HEARTH_USAGE_EXPORT_DIR",
         "HEARTH_HOST",
         "HEARTH_PORT",
         "HEARTH_METRICS_HOST",
@@ -46,7 +61,7 @@ FIXED = {
 #: What only the compose files themselves read.
 OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND", "HEARTH_REDIS_MAXMEMORY"}
 OF_COMPOSE |= {"HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"}
-KNOWN = set(variables()) | OTHERS
+KNOWN = set(variables()) | OTHERS | OF_TRACES
 SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]
 
 
@@ -97,7 +112,24 @@ def test_every_setting_of_the_environment_file_reaches_a_container() -> None:
     assert len(tracing) == 4
     for path, name in (*SERVICES, (COMPOSE_NODE, "node-gpu")):
         if name not in {"postgres", "redis"}:
-            assert tracing <= service(path, name)["environment"].keys(), name
+            environment_of = service(path, name)["environment"]
+            assert tracing <= environment_of.keys(), name
+            # An empty one is not the same as none to the SDK.
+            assert {each for each, value in environment_of.items() if value is None} == OF_TRACES, name
+
+
+@pytest.mark.parametrize(
+    ("setting", "mounted", "given"),
+    [("", "data", ""), ("/srv/exports", "/srv/exports", "/var/lib/hearth-exports")],
+    ids=["unset", "a folder of the machine"],
+)
+def test_files_of_deleted_days_go_to_a_folder_of_the_machine_if_one_is_named(
+    setting: str, mounted: str, given: str
+) -> None:
+    named = {"HEARTH_APP_PASSWORD": "a", "HEARTH_REDIS_PASSWORD": "b", "HEARTH_USAGE_EXPORT_DIR": setting}
+    volumes = [interpolate(volume, named) for volume in service(COMPOSE, "control")["volumes"]]
+    assert f"{mounted}:/var/lib/hearth-exports" in volumes
+    assert environment(COMPOSE, "control", named)["HEARTH_USAGE_EXPORT_DIR"] == given
 
 
 @pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
@@ -127,7 +159,7 @@ def test_every_volume_dependency_and_mounted_file_is_there(path: Path) -> None:
     document = compose(path)
     for found in document["services"].values():
         for volume in found.get("volumes", []):
-            source = volume.split(":")[0]
+            source = interpolate(volume, {}).split(":")[0]
             assert source in document["volumes"] or (path.parent / source).is_file()
         for name, condition in found.get("depends_on", {}).items():
             # one of a profile that is not asked for is not there, and must not be missed

@@ -141,6 +141,17 @@ def test_a_role_that_writes_usage_has_a_volume_and_a_drain_that_ends_after_it(ro
     assert grace >= pause + BY_NAME[role].grace_seconds + BY_NAME["drain"].grace_seconds
 
 
+def test_control_writes_the_files_of_deleted_days_to_a_claim_of_all_its_pods() -> None:
+    for values, expected in ((EXAMPLE, ["usage-exports"]), (with_values(control={}), [])):
+        pod = manifest("StatefulSet", f"{RELEASE}-control", values)["spec"]["template"]["spec"]
+        claims = [each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if each["name"] == "exports"]
+        assert claims == expected
+        (main,) = pod["containers"]
+        folders = [each["value"] for each in main["env"] if each["name"] == "HEARTH_USAGE_EXPORT_DIR"]
+        mounts = [each["mountPath"] for each in main["volumeMounts"] if each["name"] == "exports"]
+        assert folders == mounts == ["/var/lib/hearth-exports"] * len(expected)
+
+
 def test_nodes_get_their_part_of_the_secrets_and_their_own_role_in_the_database() -> None:
     for name in ("h100", "spare"):
         pod = PODS[f"{RELEASE}-{name}"]

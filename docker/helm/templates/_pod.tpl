@@ -122,6 +122,9 @@ livenessProbe:
   env:
     {{- include "hearth.environment" . | nindent 4 }}
     {{- include "hearth.servers" . | nindent 4 }}
+    {{- if .exports }}
+    - {name: HEARTH_USAGE_EXPORT_DIR, value: /var/lib/hearth-exports}
+    {{- end }}
   ports:
     {{- with .clients }}
     - {name: http, containerPort: {{ . }}}
@@ -140,6 +143,9 @@ livenessProbe:
     {{- toYaml (get .root.Values .component).resources | nindent 4 }}
   volumeMounts:
     {{- include "hearth.mounts" . | nindent 4 }}
+    {{- if .exports }}
+    - {name: exports, mountPath: /var/lib/hearth-exports}
+    {{- end }}
 {{- end }}
 
 {{/* The drain of a pod's usage log. It starts before the role that writes there, and ends after it. */}}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hearth import environment, paths
 from hearth.backup import create as creation
 from hearth.backup import encryption
 from hearth.backup import restore as restoration
@@ -54,6 +55,9 @@ def backup(
     click.echo(f"{file}: {file.stat().st_size:,} bytes")
     for name, size in written.items():
         click.echo(f"  {name}: {size:,} bytes")
+    exports = environment.read().usage_export_dir or instance.data_dir / paths.USAGE_EXPORTS
+    if files := sum(1 for _ in exports.glob("*.csv.gz")):
+        click.echo(f"Not in it: {files:,} files of deleted days in {exports}. Copy them, too.")
 
 
 @click.command("restore", short_help="Make a new instance of a backup.")

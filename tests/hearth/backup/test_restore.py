@@ -100,7 +100,12 @@ def test_what_is_replaced_is_moved_aside(source: Instance, tmp_path: Path) -> No
     passphrase.write_text("correct horse battery staple\n")
     source.up()
     source.run("down")
-    _done(source, "backup", str(file), "--passphrase-file", str(passphrase))  # starts the database for as long
+    exports = source.folder / "usage-exports"
+    exports.mkdir()
+    (exports / "usage-2026-03-16.csv.gz").touch()
+    # starts the database for as long
+    printed = _done(source, "backup", str(file), "--passphrase-file", str(passphrase))
+    assert f"Not in it: 1 files of deleted days in {exports}. Copy them, too.\n" in printed
     again = source.run("backup", str(file), "--passphrase-file", str(passphrase))
     assert (again.returncode, "exists." in again.stderr) == (1, True)
     wrong = tmp_path / "wrong"
