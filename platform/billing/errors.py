@@ -12,6 +12,8 @@ BillingError
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
+├── BadCredit                 a change of credit that is not valid
+├── CreditRefused             a change of credit that is not allowed
 ├── BadIssuer                 a value of an issuer that is not valid
 ├── InvoiceRefused            a step of an invoice that is not allowed
 ├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
@@ -107,6 +109,25 @@ class NotReopened(BillingError):
         self.tenant = tenant
         self.month = month
         self.reason = reason
+
+
+class BadCredit(BillingError):
+    """A change of a tenant's credit is not valid. Carries the field and what to use."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class CreditRefused(BillingError):
+    """A tenant's credit stays as it is. Carries the tenant's slug, the reason, and what to do."""
+
+    def __init__(self, tenant: str, reason: str, remedy: str) -> None:
+        super().__init__(f"The credit of {tenant} is unchanged: {reason}. {remedy}".rstrip())
+        self.tenant = tenant
+        self.reason = reason
+        self.remedy = remedy
 
 
 class BadIssuer(BillingError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from celery import shared_task
+from django.utils import timezone
 
+from billing.accounts import promotions
 from billing.drain import batch
 
 
@@ -11,3 +13,9 @@ from billing.drain import batch
 def maintain() -> int:
     """Rate rows that waited for a price; return how many."""
     return batch.rate_unrated()
+
+
+@shared_task(name="billing.tasks.expire_promotions")
+def expire_promotions() -> int:
+    """Take back what is left of promotions that have expired; return how many entries were made."""
+    return promotions.expire(timezone.now())

@@ -356,6 +356,13 @@ class RequestSettings(_Settings):
         description="Hours after the end of a month before it can be closed, for records of hosts that were cut off. "
         "Later ones become an adjustment of the next month.",
     )
+    credit_approval_above: int = Field(
+        default=1000,
+        ge=0,
+        le=1_000_000,
+        description="Amount of credit, in units of the tenant's currency, that one person posts for a tenant within a "
+        "day. What is above it waits until a second person approves it; with 0 everything does.",
+    )
     usage_export_dir: Folder | None = Field(
         default=None,
         description="Folder to which the control role writes the requests of a day before it deletes them, as CSV in "

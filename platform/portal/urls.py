@@ -7,6 +7,7 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, breakdown, requests, savings, usage
 from portal.pages.base import form_action
+from portal.pages.operator import billing as all_billing
 from portal.pages.operator import (
     fleet,
     fleet_file,
@@ -55,6 +56,7 @@ urlpatterns: list[URLPattern] = [
     path("plans/", plans.index, name="plans"),
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
+    path("billing/", all_billing.index, name="all-billing"),
     path("months/", months.index, name="months"),
     path("reconciliation/", reconciliation.index, name="reconciliation"),
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
@@ -74,6 +76,10 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
+    path("tenants/<slug:slug>/credit.csv", billing.credit_as_csv, name="credit-csv"),
+    path("tenants/<slug:slug>/credit/change/", billing.change_credit, name="credit-change"),
+    path("tenants/<slug:slug>/credit/<uuid:identity>/decide/", billing.decide_credit, name="credit-decide"),
+    path("tenants/<slug:slug>/credit/<uuid:identity>/reverse/", billing.reverse_credit, name="credit-reverse"),
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/savings-statement/", savings_statements.index, name="savings-statement"),
     path("tenants/<slug:slug>/savings-statement.csv", savings_statements.as_csv, name="savings-statement-csv"),

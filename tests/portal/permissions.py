@@ -21,6 +21,8 @@ from django.urls import URLPattern
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from billing.accounts import credits
+from billing.accounts.credits import NewCredit
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
@@ -114,6 +116,9 @@ class Scene:
     other: Place
     fleet: fleet_fixture.Warmth
     token_id: UUID
+    #: A change of credit that waits for a second person, and an entry.
+    credit_request_id: UUID
+    credit_entry_id: UUID
     node_token_id: UUID
     scrape_token_id: UUID
     #: A test of a webhook endpoint of acme's, and of one of the operators'.
@@ -161,6 +166,7 @@ class Scene:
         body = BODIES[action](place) if action in BODIES else None
         send = getattr(self.apis[role], method.lower())
         kind = {"content_type": "text/csv"} if isinstance(body, str) else {"format": "json"}
+        kind["HTTP_IDEMPOTENCY_KEY"] = "a key"
         address = self._filled(path, place)
         if path.startswith("/v1/organization"):
             status = send(f"{address}?start_time={int(time.time())}", HTTP_OPENAI_ORGANIZATION="acme").status_code
@@ -197,6 +203,8 @@ class Scene:
             "replica": self.fleet.ready.id, "node": node, "slot": self.fleet.broken.id,
             "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
+            "credit_request": self.credit_request_id,
+            "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "completions",
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
             "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
@@ -219,6 +227,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     },
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
+    "POST /tenants/{tenant}/credit/requests": lambda place: {"kind": "top_up", "amount_pico": 10**12},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
     "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
@@ -301,6 +310,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/billing/": lambda place: {
         "payment_terms_days": "9", "issuer": "hearth", "currency": "USD",
     },
+    "POST /portal/tenants/{slug}/credit/change/": lambda place: {"kind": "top_up", "amount": "5", "key": "payment-9"},
+    "POST /portal/tenants/{slug}/credit/{identity}/decide/": lambda place: {"action": "approve"},
+    "POST /portal/tenants/{slug}/credit/{identity}/reverse/": lambda place: {"reason": "a mistake"},
     "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
     "POST /portal/tenants/{slug}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
     "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},
@@ -341,6 +353,9 @@ def build(world: World, folder: Path) -> Scene:
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
+    five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
+    entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
+    waiting = credits.submit(SOMEONE, tenant, "payment-2", large)[0]
     fleet = fleet_fixture.build(world)
     Node.objects.create(name=LOST, pool=Pool.objects.get(name="spare"))
     return Scene(
@@ -352,6 +367,8 @@ def build(world: World, folder: Path) -> Scene:
         scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
         webhook=_webhook(world.acme.tenant),
         platform_webhook=_webhook(None),
+        credit_request_id=waiting.id,
+        credit_entry_id=entry.id,
         token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
         users=users,
         apis=apis,

@@ -8,7 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from billing.accounts import account
+from billing import second_person
+from billing.accounts import account, application
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings
 from billing.invoices.content import Applied, Content, as_document
@@ -102,7 +103,7 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
     heading = Heading(
         number=number,
         issued_on=drafting.today(issuer, now),
-        applied=tuple(_paid_before(before)),
+        applied=(*_credit(_closed(month)), *_paid_before(before)),
         replaces=before.number if before else "",
         replaces_issued_on=before.issued_on if before else None,
     )
@@ -110,6 +111,12 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
     if content.net_cents < 0:
         raise refused(month, "less than nothing is due", "Correct the month with a credit instead.")
     return content
+
+
+def _credit(closed: BillingMonth) -> list[Applied]:
+    """Return what the tenant's credit paid when the month closed."""
+    paid = application.applied(closed)
+    return [Applied(text=each.text, cents=each.amount_pico // PICO_PER_CENT) for each in paid]
 
 
 def _paid_before(before: Invoice | None) -> list[Applied]:
@@ -149,7 +156,7 @@ def _store(
         year=closed.year,
         month=closed.month,
         replaces=before,
-        finalized_by=closing.person(actor),
+        finalized_by=second_person.person(actor),
         state=Invoice.State.PAID if paid else Invoice.State.FINAL,
         paid_at=timezone.now() if paid else None,
         **values,

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from django.db import transaction
 from django.utils import timezone
 
+from billing import second_person
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states
 from billing.invoices.content import as_document, from_document
@@ -68,7 +69,7 @@ def pay(
         amount_cents=amount,
         paid_on=paid_on,
         reference=text,
-        recorded_by=closing.person(actor),
+        recorded_by=second_person.person(actor),
     )
     if amount == open_cents:
         invoice.state, invoice.paid_at = states.PAID, timezone.now()
@@ -93,7 +94,7 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
     closing.lock(TenantId(given.tenant_id))  # before the invoice, as finalising does
     invoice = _at(given, states.VOID)
     invoice.state, invoice.voided_at = states.VOID, timezone.now()
-    invoice.voided_by, invoice.void_reason = closing.person(actor), text
+    invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
     note = None
     if invoice.channel == Invoice.Channel.HEARTH:

@@ -14,7 +14,7 @@ from django.db.models import F, Func, Q, QuerySet, Sum, UUIDField
 
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import NUMBER
-from billing.models import LatePosting, LedgerAccount, LedgerEntry, LedgerTransaction
+from billing.models import BillingMonth, FinalStatement, LatePosting, LedgerAccount, LedgerEntry, LedgerTransaction
 from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
@@ -146,6 +146,18 @@ def posted(month: BilledMonth) -> dict[str, int]:
         .order_by("account__currency")
     )
     return {currency: int(amount) for currency, amount in sums}
+
+
+def closed_until(tenant_id: TenantId) -> UUID | None:
+    """Return the first request id after all months that are closed or final; None without one."""
+    ends = [
+        rows.order_by("-behind_id").values_list("behind_id", flat=True).first()
+        for rows in (
+            BillingMonth.objects.filter(tenant_id=tenant_id, reopened_at=None),
+            FinalStatement.objects.filter(tenant_id=tenant_id),
+        )
+    ]
+    return max((end for end in ends if end is not None), default=None)
 
 
 def request_ids(postings: QuerySet[LedgerTransaction]) -> QuerySet[LedgerTransaction, UUID]:

@@ -23,6 +23,7 @@ from billing.models.books import (
     UsageRollup,
     WalOffset,
 )
+from billing.models.credits import CreditEntry, CreditRequest
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 
@@ -34,7 +35,9 @@ __all__ = [
     "BudgetAlert",
     "BudgetWindow",
     "BypassRollup",
+    "CreditEntry",
     "CreditNote",
+    "CreditRequest",
     "FinalStatement",
     "Invoice",
     "InvoiceDocument",

@@ -211,6 +211,11 @@ class LedgerAccount(models.Model):
         ROUNDING = "rounding"
         TAX = "tax"
         CASH = "cash"
+        #: What the tenant has paid in advance and not used: deferred revenue.
+        PREPAID = "prepaid"
+        #: What it was given and has not used, and what was given.
+        PROMOTION = "promotion"
+        PROMOTION_COST = "promotion_cost"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()

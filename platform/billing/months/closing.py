@@ -17,10 +17,12 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from billing import second_person
+from billing.accounts import application, promotions
 from billing.errors import MixedCurrencies, NotClosed
 from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
-from billing.models import BillingMonth, FinalStatement, MonthLine, WalOffset
+from billing.models import BillingMonth, MonthLine, WalOffset
 from billing.months import terms_posting
 from billing.reports import savings_statement, statements
 from billing.reports.statements import Month, Statement
@@ -38,20 +40,24 @@ def close(
 ) -> tuple[BillingMonth, bool]:
     """Close a month; return its closing, and whether it is new: a closed month stays as it is.
 
-    ``without_nodes``: hosts that are lost for good, whose drain is not waited for. Raises NotClosed.
+    The tenant's credit pays what is due. ``without_nodes``: hosts that are lost for good, whose drain is not waited
+    for. Raises NotClosed.
     """
     lock(TenantId(month.tenant.id))
     if (closed := find(month)) is not None:
         return closed, False
-    _require_past(month, now or timezone.now())
+    now = now or timezone.now()
+    _require_past(month, now)
     _require_drained(month, without_nodes)
     _require_order(month)
     found = _statement(month)
+    promotions.expire_of(month.tenant.id, now)
     closing = _freeze(actor, month, found)
     terms_posting.post(closing, found.terms)
     posted_pico = sum(ledger.posted(month.billed).values())
     if posted_pico != closing.amount_pico:
         raise _differs(month, int(closing.amount_pico), posted_pico)
+    credit_pico = application.apply(closing, found.amount_cents)
     audit.record(
         actor,
         "month.closed",
@@ -63,6 +69,7 @@ def close(
             "currency": closing.currency,
             "lines": len(found.lines),
             "terms_pico": found.amount_pico - found.usage_pico,
+            "credit_applied_pico": credit_pico,
             "without_nodes": sorted(without_nodes),
         },
     )
@@ -74,18 +81,6 @@ def find(month: Month) -> BillingMonth | None:
     return BillingMonth.objects.filter(
         tenant_id=month.tenant.id, year=month.year, month=month.month, reopened_at=None
     ).first()
-
-
-def closed_until(tenant_id: TenantId) -> UUID | None:
-    """Return the first request id after all months that are closed or final; None without one."""
-    ends = [
-        rows.order_by("-behind_id").values_list("behind_id", flat=True).first()
-        for rows in (
-            BillingMonth.objects.filter(tenant_id=tenant_id, reopened_at=None),
-            FinalStatement.objects.filter(tenant_id=tenant_id),
-        )
-    ]
-    return max((end for end in ends if end is not None), default=None)
 
 
 def grace_ends(month: Month) -> datetime:
@@ -126,7 +121,7 @@ def _require_drained(month: Month, without_nodes: Collection[str]) -> None:
 
 def _require_order(month: Month) -> None:
     first = first_id_at(month.start)
-    until = closed_until(TenantId(month.tenant.id)) or UUID(int=0)
+    until = ledger.closed_until(TenantId(month.tenant.id)) or UUID(int=0)
     earlier = ledger.first_own_between(TenantId(month.tenant.id), until, first) if until < first else None
     if earlier is not None:
         at = moment_of(earlier).astimezone(month.start.tzinfo)
@@ -170,7 +165,7 @@ def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
         grace_hours=settings.MONTH_GRACE_HOURS,
         amount_pico=found.amount_pico,
         document=msgspec.to_builtins(replace(found, lines=(), terms=())),
-        closed_by=person(actor),
+        closed_by=second_person.person(actor),
     )
     MonthLine.objects.bulk_create(_lines(closing, found))
     closing.refresh_from_db()
@@ -191,11 +186,6 @@ def _lines(closing: BillingMonth, found: Statement) -> Iterator[MonthLine]:
             amount_pico=line.amount_pico,
             priority=line.priority,
         )
-
-
-def person(actor: Actor) -> str:
-    """Return who acts: the name of a user, or the account and host of a shell, whatever command it runs."""
-    return actor.name.partition(" by ")[0] if actor.kind == "system" else actor.name
 
 
 def _refused(month: Month, reason: str, remedy: str) -> NotClosed:

@@ -1,7 +1,7 @@
 """Reopen a closed month: one person requests it and says why, a second one confirms it. The audit log has both.
 
 Only a tenant's last closed month can be reopened, while its requests are kept: its lines are computed from them again.
-What the terms of its plan added is reversed in the ledger.
+What the terms of its plan added is reversed in the ledger, and the credit that paid for it is given back.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from django.db import transaction
 from django.db.models.functions import Now
 
+from billing import second_person
+from billing.accounts import application
 from billing.errors import NotReopened
 from billing.models import BillingMonth, Invoice
 from billing.months import closing, terms_posting
@@ -33,7 +35,7 @@ def request(actor: Actor, month: Month, reason: str) -> BillingMonth:
     frozen = statements.kept_statement(month)
     if frozen is None or statements.computed(month).usage_pico != frozen.usage_pico:
         raise _refused(month, "its requests were deleted, so its lines cannot be computed again")
-    who = closing.person(actor)
+    who = second_person.person(actor)
     BillingMonth.objects.filter(id=found.id).update(
         reopen_reason=text, reopen_requested_by=who, reopen_requested_at=Now()
     )
@@ -48,18 +50,23 @@ def confirm(actor: Actor, month: Month) -> BillingMonth:
     found = _last_closed(month)
     if found.reopen_requested_at is None:
         raise _refused(month, "nobody has requested it")
-    who = closing.person(actor)
-    if who == found.reopen_requested_by:
-        raise _refused(month, f"{who} requested it; a second person confirms it")
+    if (objection := second_person.objection(actor, found.reopen_requested_by)) is not None:
+        raise _refused(month, objection)
+    who = second_person.person(actor)
     BillingMonth.objects.filter(id=found.id).update(reopened_by=who, reopened_at=Now())
     terms_posting.reverse(found)
+    credit_pico = application.reverse(found)
     audit.record(
         actor,
         "month.reopened",
         ("month", month.name),
         tenant=month.tenant,
         before={"revision": found.revision, "amount_pico": int(found.amount_pico), "currency": found.currency},
-        after={"reason": found.reopen_reason, "requested_by": found.reopen_requested_by},
+        after={
+            "reason": found.reopen_reason,
+            "requested_by": found.reopen_requested_by,
+            "credit_returned_pico": credit_pico,
+        },
     )
     found.refresh_from_db()
     return found

@@ -41,6 +41,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_usageexport",
             "billing_planversion",
             "billing_tenantplan",
+            "billing_creditrequest",
         )
     ),
     *(
@@ -48,6 +49,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
         for table in (
             "billing_budgetalert",
             "billing_creditnote",
+            "billing_creditentry",
             "billing_finalstatement",
             "billing_invoicedocument",
             "billing_invoiceline",
@@ -70,6 +72,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
     ),
     ("balanced", "hearth_ledger_balances", "billing_ledgerentry"),
     ("late_postings", "hearth_note_late_posting", "billing_ledgertransaction"),
+    ("not_below_zero", "hearth_credit_not_below_zero", "billing_creditentry"),
     ("keep_currency", "hearth_keep_currency", "tenants_tenant"),
 )
 _MAKE = {
@@ -80,6 +83,10 @@ _MAKE = {
     "late_postings": (
         "CREATE TRIGGER late_postings AFTER INSERT ON {table} FOR EACH ROW "
         "WHEN (NEW.kind = 'usage' AND NEW.source LIKE 'usage:%') EXECUTE FUNCTION {function}();"
+    ),
+    "not_below_zero": (
+        "CREATE CONSTRAINT TRIGGER not_below_zero AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION {function}();"
     ),
     "keep_currency": (
         "CREATE TRIGGER keep_currency BEFORE UPDATE OF currency ON {table} FOR EACH ROW "

@@ -75,10 +75,8 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_tenants(error)
         case workers.WorkerError():
             response = _from_workers(error)
-        case billing.NotClosed():
-            response = envelope(str(error), 409, "month_open")
-        case billing.NotReopened():
-            response = envelope(f"{error}.", 409, "month_not_reopened")
+        case billing.NotClosed() | billing.NotReopened() | billing.BadCredit() | billing.CreditRefused():
+            response = _from_books(error)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused():
             response = _from_agreements(error)
         case billing.BillingError():
@@ -150,6 +148,20 @@ def _from_billing(error: billing.BillingError) -> Response | None:
             return envelope(f"{error}.", 409, "price_refused", "effective_from")
         case _:
             return None
+
+
+def _from_books(
+    error: billing.NotClosed | billing.NotReopened | billing.BadCredit | billing.CreditRefused,
+) -> Response:
+    match error:
+        case billing.NotClosed():
+            return envelope(str(error), 409, "month_open")
+        case billing.NotReopened():
+            return envelope(f"{error}.", 409, "month_not_reopened")
+        case billing.BadCredit():
+            return envelope(f"{error}.", 400, "invalid_value", error.field)
+        case billing.CreditRefused():
+            return envelope(str(error), 409, "credit_refused")
 
 
 def _from_agreements(error: billing.BadPriceFile | billing.BadTerms | billing.PlanRefused) -> Response:

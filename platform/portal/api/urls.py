@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account
+from portal.api.billing import account, credit
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -59,6 +59,12 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/settings", cache.SettingsView.as_view()),
     path("tenants/<slug:tenant>/cache/settings/<uuid:setting>", cache.SettingView.as_view()),
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
+    path("credit-requests", credit.CreditRequestsView.as_view()),
+    path("tenants/<slug:tenant>/credit", credit.CreditView.as_view()),
+    path("tenants/<slug:tenant>/credit/entries", credit.CreditEntriesView.as_view()),
+    path("tenants/<slug:tenant>/credit/requests", credit.CreditChangesView.as_view()),
+    path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/approve", credit.ApproveCreditView.as_view()),
+    path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/reject", credit.RejectCreditView.as_view()),
     path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("tenants/<slug:tenant>/savings-statements/<str:month>", savings_statements.SavingsStatementView.as_view()),

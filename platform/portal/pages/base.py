@@ -151,6 +151,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="models", label="Models", icon="models", url=reverse("portal:models")),
             Link(key="tenants", label="Tenants", icon="tenants", url=reverse("portal:tenants")),
             Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
+            Link(key="all-billing", label="Billing", icon="billing", url=reverse("portal:all-billing")),
             Link(key="months", label="Months", icon="statement", url=reverse("portal:months")),
             Link(key="reconciliation", label="Reconciliation", icon="policy", url=reverse("portal:reconciliation")),
             Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),

@@ -11,9 +11,10 @@ import pytest
 from django.db import Error, connection, connections, transaction
 from django.db.models import Sum
 
-from billing.accounts import account
+from billing.accounts import account, credits
+from billing.accounts.credits import NewCredit
 from billing.errors import InvoiceRefused
-from billing.invoices import finalizing, issuers
+from billing.invoices import finalizing, issuers, registry
 from billing.models import Invoice, InvoiceDocument, InvoiceLine, Issuer, LedgerEntry
 from billing.months import closing
 from billing.pricing.amounts import PICO_PER_CENT
@@ -56,6 +57,14 @@ def test_a_final_invoice_has_the_months_lines_and_equals_the_ledger(acme: Tenant
     assert (entry.actor, entry.after and entry.after["number"]) == ("ada", "INV-000001")
     assert finalizing.finalize(EVE, month(acme)) == (invoice, False)
     assert (owed_pico(acme), Issuer.objects.get().next_invoice) == (381 * PICO_PER_CENT, 2)
+
+
+def test_credit_that_paid_for_the_month_is_taken_from_the_total(acme: Tenant) -> None:
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=3 * 10**12))
+    invoice = finalize(acme)
+    assert (invoice.total_cents, invoice.applied_cents, registry.open_cents(invoice)) == (381, 300, 81)
+    assert owed_pico(acme) == 81 * PICO_PER_CENT
+    assert invoice.document["applied"] == [{"text": "Prepaid credit", "cents": 300}]
 
 
 def test_its_documents_are_kept_with_their_hashes(acme: Tenant) -> None:

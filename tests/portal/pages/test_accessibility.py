@@ -37,6 +37,7 @@ PAGES = (
     "prices/",
     "plans/",
     "audit/",
+    "billing/",
     "reconciliation/",
     "retention/",
     TENANT,

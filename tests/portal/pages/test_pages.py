@@ -34,6 +34,7 @@ OPERATOR_PAGES = (
     "tenants/",
     "prices/",
     "plans/",
+    "billing/",
     "audit/",
     "usage.csv",
     "savings.csv",
@@ -52,6 +53,7 @@ TENANT_PAGES = (
     "usage.csv",
     "requests.csv",
     "statement.csv",
+    "credit.csv",
     "savings.csv",
 )
 

@@ -22,7 +22,9 @@ from billing.models import (
     BudgetAlert,
     BudgetWindow,
     BypassRollup,
+    CreditEntry,
     CreditNote,
+    CreditRequest,
     FinalStatement,
     Invoice,
     InvoiceDocument,
@@ -332,6 +334,25 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         tenant_id=customer.tenant.id,
         month="2026-01",
         billed_month="2026-02",
+    ),
+    "billing_creditrequest": lambda customer: CreditRequest.objects.create(
+        tenant_id=customer.tenant.id,
+        key="payment-1",
+        kind="top_up",
+        amount_pico=5,
+        currency="USD",
+        needs_approval=False,
+        state="posted",
+        requested_by="ada",
+    ),
+    "billing_creditentry": lambda customer: CreditEntry.objects.create(
+        tenant_id=customer.tenant.id,
+        kind="top_up",
+        amount_pico=5,
+        currency="USD",
+        transaction=LedgerTransaction.objects.create(
+            tenant_id=customer.tenant.id, kind="credit", source=f"credit {customer.tenant.slug}"
+        ),
     ),
     "billing_budgetwindow": lambda customer: BudgetWindow.objects.create(
         budget_id=new_id(), tenant_id=customer.tenant.id, starts_at=datetime(2026, 1, 1, tzinfo=UTC)

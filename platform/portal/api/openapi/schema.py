@@ -18,6 +18,9 @@ HOOKS = [
 ]
 #: Short names for enums whose field names differ between a tenant's policy and its cache settings.
 ENUM_NAMES = {
+    "CreditRequestKindEnum": "billing.models.credits.CreditRequest.Kind",
+    "CreditEntryKindEnum": "billing.models.credits.CreditEntry.Kind",
+    "CreditRequestStateEnum": "billing.models.credits.CreditRequest.State",
     "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
     "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",
 }

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
+from billing import second_person
 from billing.errors import NotClosed, NotReopened
 from billing.months import closing, overview, reopening
 from billing.reports.statements import Month
@@ -39,7 +40,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "months": periods.past_months(today, MONTHS),
         "standings": standings,
         "closed": sum(each.state == "closed" for each in standings),
-        "me": closing.person(principal.actor),
+        "me": second_person.person(principal.actor),
     }
     return show(request, principal, "portal/months.html", context, active="months")
 

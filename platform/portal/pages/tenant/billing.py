@@ -1,31 +1,44 @@
-"""A tenant's billing account. Operators change it; owners and billing members of the tenant read it."""
+"""A tenant's billing account and credit. Operators change them; its owners and billing members read them."""
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.views.decorators.http import require_http_methods
+from uuid import UUID
 
-from billing.accounts import account
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_http_methods
+
+from billing import second_person
+from billing.accounts import account, balance, credits
+from billing.accounts.credits import NewCredit
+from billing.errors import BadCredit, CreditRefused
+from billing.models import CreditRequest
 from portal.access.principal import Principal, tenant_for
+from portal.formats import csv_export, money
 from portal.forms.account import AccountForm
-from portal.pages.base import page, show, submit
+from portal.forms.credit import CreditForm
+from portal.pages.base import form_action, operator_page, page, show, submit
+from portal.reporting import credit_csv
+from tenants import error_text
 from tenants.database.rls import as_tenant
-from tenants.errors import NotFound
+from tenants.errors import NotFound, TenantError
 from tenants.ids import TenantId
 from tenants.models import Tenant
+
+#: Entries that the page shows; CSV and the API have all.
+MAX_ENTRIES = 50
 
 
 @require_http_methods(["GET", "POST"])
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
-    """Show the account; let operators change it."""
-    tenant = tenant_for(principal, slug)
-    if not principal.handles_bills_of(tenant.id):
-        raise NotFound("page", request.path)
+    """Show the account and the credit; let operators change the account."""
+    tenant = _readable(request, principal, slug)
     with as_tenant(TenantId(tenant.id)):
         found = account.of(tenant)
     if request.method == "GET":
-        return _show(request, principal, tenant, found, AccountForm(account=found))
+        return _show(request, principal, tenant, AccountForm(account=found))
     if not principal.is_operator:
         raise NotFound("page", request.path)
     form = AccountForm(request.POST, account=found)
@@ -35,12 +48,113 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         return "Saved. Invoices from now on have these details."
 
     done = submit(request, form, change, back="portal:billing", slug=slug)
-    return done if done is not None else _show(request, principal, tenant, found, form)
+    return done if done is not None else _show(request, principal, tenant, form)
+
+
+@form_action("portal:billing")
+@operator_page
+def change_credit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Change the tenant's credit."""
+    tenant = tenant_for(principal, slug)
+    form = CreditForm(request.POST, currency=tenant.currency)
+    if form.is_valid():
+        try:
+            asked, _ = credits.submit(principal.actor, tenant, form.cleaned_data["key"], form.wanted())
+        except BadCredit as error:
+            field = form.fields_of_errors.get(error.field, error.field)
+            form.add_error(field if field in form.fields else None, f"{error.problem[:1].upper()}{error.problem[1:]}.")
+        except CreditRefused as error:
+            form.add_error(None, f"{error.reason[:1].upper()}{error.reason[1:]}. {error.remedy}".rstrip())
+        except TenantError as error:
+            form.add_error(None, error_text.words(error))
+        else:
+            messages.success(request, _said(asked))
+            return redirect("portal:billing", slug=slug)
+    with as_tenant(TenantId(tenant.id)):
+        account_form = AccountForm(account=account.of(tenant))
+    return _show(request, principal, tenant, account_form, form)
+
+
+@form_action("portal:billing")
+@operator_page
+def decide_credit(request: HttpRequest, principal: Principal, slug: str, identity: UUID) -> HttpResponseBase:
+    """Approve or reject a change that another operator asked for."""
+    tenant = tenant_for(principal, slug)
+    decide = credits.approve if request.POST.get("action") == "approve" else credits.reject
+    try:
+        decided = decide(principal.actor, tenant, identity)
+    except (CreditRefused, TenantError) as error:
+        text = error_text.words(error) if isinstance(error, TenantError) else str(error)
+        messages.error(request, f"Nothing was changed. {text}")
+    else:
+        messages.success(request, "Approved and posted." if decided.state == "posted" else "Rejected.")
+    return redirect("portal:billing", slug=slug)
+
+
+@form_action("portal:billing")
+@operator_page
+def reverse_credit(request: HttpRequest, principal: Principal, slug: str, identity: UUID) -> HttpResponseBase:
+    """Take an entry back by another one."""
+    tenant = tenant_for(principal, slug)
+    wanted = NewCredit(kind=CreditRequest.Kind.REVERSAL, refers_to=identity, reason=request.POST.get("reason", ""))
+    try:
+        # The entry itself is the key: it is taken back once.
+        asked, _ = credits.submit(principal.actor, tenant, f"reversal of {identity}", wanted)
+    except (BadCredit, CreditRefused, TenantError) as error:
+        text = error_text.words(error) if isinstance(error, TenantError) else str(error)
+        messages.error(request, f"Nothing was changed. {text}")
+    else:
+        messages.success(request, _said(asked))
+    return redirect("portal:billing", slug=slug)
+
+
+@require_GET
+@page
+def credit_as_csv(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Download the history of the tenant's credit."""
+    tenant = _readable(request, principal, slug)
+    with as_tenant(TenantId(tenant.id)):
+        rows = list(credit_csv.csv_rows(credits.history(tenant)))
+    return csv_export.attachment(request, f"credit-{tenant.slug}", credit_csv.CSV_HEADER, rows)
+
+
+def _readable(request: HttpRequest, principal: Principal, slug: str) -> Tenant:
+    """Return the tenant. Raises NotFound for a principal that may not see its money."""
+    tenant = tenant_for(principal, slug)
+    if not principal.handles_bills_of(tenant.id):
+        raise NotFound("page", request.path)
+    return tenant
+
+
+def _said(asked: CreditRequest) -> str:
+    amount = money.in_full(int(asked.amount_pico), asked.currency)
+    if asked.state == CreditRequest.State.PENDING:
+        return f"{amount} waits until a second operator approves it."
+    return f"Posted: {amount}."
 
 
 def _show(
-    request: HttpRequest, principal: Principal, tenant: Tenant, found: account.Account, form: AccountForm
+    request: HttpRequest,
+    principal: Principal,
+    tenant: Tenant,
+    form: AccountForm,
+    credit_form: CreditForm | None = None,
 ) -> HttpResponse:
-    context = {"account": found, "details": found.details, "form": form}
-    status = 400 if form.errors else 200
+    with as_tenant(TenantId(tenant.id)):
+        found = account.of(tenant)
+        has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
+    credit_form = credit_form or CreditForm(currency=tenant.currency)
+    context = {
+        "account": found,
+        "details": found.details,
+        "form": form,
+        "balance": has,
+        "entries": entries[:MAX_ENTRIES],
+        "has_more": len(entries) > MAX_ENTRIES,
+        "reversible": CreditRequest.Kind.values,
+        "credit_form": credit_form,
+        "pending": credits.pending(tenant) if principal.is_operator else (),
+        "me": second_person.person(principal.actor),
+    }
+    status = 400 if form.errors or credit_form.errors else 200
     return show(request, principal, "portal/billing.html", context, active="billing", tenant=tenant, status=status)

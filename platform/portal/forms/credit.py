@@ -1,0 +1,76 @@
+"""The form that changes a tenant's credit."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from billing.accounts.credits import NewCredit
+from billing.models import CreditRequest
+from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
+from portal.formats import money
+from portal.forms.base import PageForm, choice
+
+_AMOUNT = re.compile(r"-?[0-9]{1,8}(\.[0-9]{1,12})?")
+_KINDS = (
+    (CreditRequest.Kind.TOP_UP.value, "paid in advance"),
+    (CreditRequest.Kind.PROMOTION.value, "promotion"),
+    (CreditRequest.Kind.REFUND.value, "refund, paid back"),
+    (CreditRequest.Kind.CORRECTION.value, "correction"),
+)
+
+
+class CreditForm(PageForm):
+    """A change of a tenant's credit. Sent twice, it is made once: the page gives it a key."""
+
+    id_prefix = "credit"
+
+    kind = choice("Kind", _KINDS)
+    amount = forms.CharField(
+        label="Amount",
+        max_length=24,
+        error_messages={"required": "Enter an amount such as 25 or 0.50."},
+        widget=forms.TextInput({"inputmode": "decimal", "placeholder": "25.00"}),
+        help_text="A correction may be negative: then it takes credit.",
+    )
+    expires = forms.DateField(
+        label="Last day, UTC", required=False, widget=forms.DateInput({"type": "date"}), help_text="Of a promotion."
+    )
+    reference = forms.CharField(
+        label="Reference", required=False, max_length=LONGEST_REFERENCE, help_text="Such as the number of a payment."
+    )
+    reason = forms.CharField(
+        label="Reason", required=False, max_length=LONGEST_REASON, help_text="The tenant reads it. Do not name people."
+    )
+    key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
+    fields_of_errors = {"amount_pico": "amount", "expires_at": "expires"}
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, currency: str) -> None:
+        super().__init__(data, initial={"key": str(uuid.uuid4())})
+        self.fields["amount"].label = f"Amount, {currency}"
+
+    def clean_amount(self) -> int:
+        """Return the amount in pico-units. Raises ValidationError."""
+        text = self.cleaned_data["amount"].strip()
+        if not _AMOUNT.fullmatch(text):
+            raise ValidationError("Enter an amount such as 25 or 0.50, with at most twelve decimals.")
+        return int(Decimal(text) * money.PICO)
+
+    def wanted(self) -> NewCredit:
+        """Return the change. A promotion expires at the end of its last day."""
+        found, expires = self.cleaned_data, self.cleaned_data["expires"]
+        behind = None if expires is None else datetime.combine(expires, time(), tzinfo=UTC) + timedelta(days=1)
+        return NewCredit(
+            kind=found["kind"],
+            amount_pico=found["amount"],
+            reason=found["reason"],
+            reference=found["reference"],
+            expires_at=behind,
+        )
