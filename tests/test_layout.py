@@ -17,7 +17,17 @@ from hearth import configuration_page, environment
 from hearth.paths import ROOT
 
 ROOMS = {
-    "platform": ("hearth", "gateway", "catalogue", "notifications", "billing", "retention", "reconciliation", "portal"),
+    "platform": (
+        "hearth",
+        "gateway",
+        "catalogue",
+        "notifications",
+        "billing",
+        "retention",
+        "reconciliation",
+        "alerting",
+        "portal",
+    ),
     "": ("tenants", "caching", "routing", "workers"),
 }
 FOLDERS = ("platform", "tenants", "caching", "routing", "workers", "tests", "benchmarks")
@@ -86,7 +96,18 @@ def test_every_template_that_code_names_is_there() -> None:
 
 @pytest.mark.parametrize(
     "app",
-    ["tenants", "catalogue", "notifications", "billing", "workers", "retention", "reconciliation", "gateway", "portal"],
+    [
+        "tenants",
+        "catalogue",
+        "notifications",
+        "billing",
+        "workers",
+        "retention",
+        "reconciliation",
+        "alerting",
+        "gateway",
+        "portal",
+    ],
 )
 def test_every_room_with_django_is_an_installed_app(app: str) -> None:
     assert apps.get_app_config(app).name == app

@@ -56,6 +56,7 @@ celery_roles.install(app)
 RECONCILE_SECONDS = 2.0
 TEND_DEFERRED_SECONDS = 3.0
 SEND_SECONDS = 2.0
+WATCH_SECONDS = 30.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -100,4 +101,9 @@ if find_spec("billing.tasks") is not None:
         "task": "notifications.tasks.maintain",
         "schedule": 3600.0,
         "options": {"queue": "background", "expires": 3600.0},
+    }
+    app.conf.beat_schedule["alerts"] = {
+        "task": "alerting.tasks.watch",
+        "schedule": WATCH_SECONDS,
+        "options": {"queue": "background", "expires": WATCH_SECONDS},
     }

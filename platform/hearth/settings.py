@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "workers",
     "retention",
     "reconciliation",
+    "alerting",
     "gateway",
     "portal",
 ]

@@ -80,8 +80,38 @@ WEBHOOK_ENDPOINT_DISABLED = EventType(
     mail_operators=True,
 )
 
+_OF_ALERTS = {
+    "alert": "Id of the alert, the same when it is resolved.",
+    "kind": "The kind, as in the list of alerts.",
+    "about": "What it is about, such as `node n2`.",
+    "summary": "What is wrong, in a sentence.",
+    "severity": "critical or warning.",
+    "action": "What to do.",
+    "raised_at": "When it was raised.",
+}
+ALERT_RAISED = EventType(
+    name="hearth.alert.raised.v1",
+    about="Something needs an operator. Once, until it is resolved.",
+    fields=_OF_ALERTS,
+    about_whom="platform",
+    mail_operators=True,
+)
+ALERT_RESOLVED = EventType(
+    name="hearth.alert.resolved.v1",
+    about="What an alert was about is well again.",
+    fields=_OF_ALERTS,
+    about_whom="platform",
+    mail_operators=True,
+)
+
 #: In the order of the documentation.
-EVENT_TYPES: tuple[EventType, ...] = (BUDGET_THRESHOLD_REACHED, WEBHOOK_ENDPOINT_DISABLED, WEBHOOK_ENDPOINT_TESTED)
+EVENT_TYPES: tuple[EventType, ...] = (
+    BUDGET_THRESHOLD_REACHED,
+    ALERT_RAISED,
+    ALERT_RESOLVED,
+    WEBHOOK_ENDPOINT_DISABLED,
+    WEBHOOK_ENDPOINT_TESTED,
+)
 BY_NAME: Mapping[str, EventType] = {each.name: each for each in EVENT_TYPES}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, breakdown, requests, savings, usage
+from portal.pages import audit, breakdown, requests, savings, usage, webhooks
 from portal.pages.base import form_action
-from portal.pages.operator import billing as all_billing
 from portal.pages.operator import (
+    alerts,
     fleet,
     fleet_file,
     models,
@@ -22,6 +22,7 @@ from portal.pages.operator import (
     secrets,
     tenants,
 )
+from portal.pages.operator import billing as all_billing
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import billing, cache, keys, limits, projects, savings_statements, statements
 from portal.pages.tenant import prices as tenant_prices
@@ -62,6 +63,13 @@ urlpatterns: list[URLPattern] = [
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
+    path("alerts/", alerts.index, name="alerts"),
+    path("webhooks/", webhooks.index, name="webhooks"),
+    path("webhooks/<uuid:webhook>/", webhooks.detail, name="webhook"),
+    path("webhooks/<uuid:webhook>/<slug:verb>/", webhooks.act, name="webhook-act"),
+    path("tenants/<slug:slug>/webhooks/", webhooks.index, name="tenant-webhooks"),
+    path("tenants/<slug:slug>/webhooks/<uuid:webhook>/", webhooks.detail, name="tenant-webhook"),
+    path("tenants/<slug:slug>/webhooks/<uuid:webhook>/<slug:verb>/", webhooks.act, name="tenant-webhook-act"),
     path("tenants/", tenants.index, name="tenants"),
     path("create-tenant/", tenants.create, name="tenant-create"),
     path("tenants/<slug:slug>/", usage.home, name="tenant"),

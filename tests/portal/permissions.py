@@ -205,7 +205,7 @@ class Scene:
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
-            "kind": "completions",
+            "kind": "completions", "verb": "test",
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
             "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
         }  # fmt: skip
@@ -271,6 +271,15 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
 }  # fmt: skip
 
 FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
+    **{
+        f"POST /portal/{prefix}webhooks/{path}": form
+        for prefix in ("", "tenants/{slug}/")
+        for path, form in {
+            "": lambda place: {"url": "https://example.com/new"},
+            "{webhook}/": lambda place: {"url": "https://example.com/changed"},
+            "{webhook}/{verb}/": lambda place: {},
+        }.items()
+    },
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},

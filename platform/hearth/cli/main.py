@@ -14,6 +14,7 @@ from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
 from hearth.cli import (
     accounts,
+    alerts,
     apply,
     backup,
     checks,
@@ -122,6 +123,7 @@ for command in (
     retention.erase_tenant,
     usage.usage,
     webhooks.webhook,
+    alerts.alerts,
     upgrade.upgrade,
     routing.explain_route,
     measure_routing.measure_routing,

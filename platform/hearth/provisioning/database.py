@@ -197,6 +197,13 @@ def shortages() -> list[str]:
     return [f"deployment {name}: {obstacles}" for name, obstacles in found if obstacles]
 
 
+def alerts() -> list[str]:
+    """Return a sentence for each open alert. Needs :func:`connect`."""
+    from alerting import open_alerts
+
+    return [f"{each.kind}: {each.summary}" for each in open_alerts.newest(is_open=True, most=20)]
+
+
 def wal_backlog() -> WalBacklog:
     """Return how much usage is in the log but not yet in the database. Needs :func:`connect`."""
     from billing.drain.lag import backlog

@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.access import change_limit
+from portal.access import change_limit, notification_rights
 from portal.access.change_limit import PageRequest
 from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
@@ -154,6 +154,8 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="all-billing", label="Billing", icon="billing", url=reverse("portal:all-billing")),
             Link(key="months", label="Months", icon="statement", url=reverse("portal:months")),
             Link(key="reconciliation", label="Reconciliation", icon="policy", url=reverse("portal:reconciliation")),
+            Link(key="alerts", label="Alerts", icon="alerts", url=reverse("portal:alerts")),
+            Link(key="webhooks", label="Webhooks", icon="webhooks", url=reverse("portal:webhooks")),
             Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
             Link(key="secrets", label="Secrets", icon="secrets", url=reverse("portal:secrets")),
             Link(key="retention", label="Retention", icon="retention", url=reverse("portal:retention")),
@@ -169,6 +171,11 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("savings", "Savings", "savings", "portal:savings"),
         ("statement", "Statement", "statement", "portal:statement"),
         *((("billing", "Billing", "billing", "portal:billing"),) if principal.handles_bills_of(tenant.id) else ()),
+        *(
+            (("tenant-webhooks", "Webhooks", "webhooks", "portal:tenant-webhooks"),)
+            if notification_rights.may_read(principal, tenant)
+            else ()
+        ),
         ("tenant-prices", "Prices", "prices", "portal:tenant-prices"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("projects", "Projects", "projects", "portal:projects"),

@@ -139,6 +139,7 @@ def rows(world: World) -> dict[str, str]:
         "name": fixtures.MODEL,
         "webhook": str(tested.endpoint_id),
         "delivery": str(tested.id),
+        "verb": "test",
         **dict.fromkeys(FLEETS, "1"),
     }
 

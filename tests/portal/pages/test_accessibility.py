@@ -39,6 +39,8 @@ PAGES = (
     "audit/",
     "billing/",
     "reconciliation/",
+    "alerts/",
+    "webhooks/",
     "retention/",
     TENANT,
     "usage/",
@@ -52,6 +54,7 @@ PAGES = (
     f"{TENANT}cache/",
     f"{TENANT}policy/",
     f"{TENANT}projects/",
+    f"{TENANT}webhooks/",
     "models/tiny-chat/",
 )
 

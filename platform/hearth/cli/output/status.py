@@ -77,6 +77,8 @@ class Status:
     placeholders: tuple[PlaceholderStatus, ...] | None
     #: A sentence for each deployment whose desired replicas find no slot, or wait for files.
     shortages: tuple[str, ...]
+    #: A sentence for each open alert.
+    alerts: tuple[str, ...]
     wal_backlog_bytes: int | None
     wal_lag_seconds: float | None
     wal_disk_bytes: int
@@ -94,6 +96,7 @@ class _Stored:
     replicas: tuple[ReplicaStatus, ...] | None = None
     placeholders: tuple[PlaceholderStatus, ...] | None = None
     shortages: tuple[str, ...] = ()
+    alerts: tuple[str, ...] = ()
     wal: WalBacklog | None = None
 
 
@@ -125,6 +128,7 @@ def read(instance: Instance) -> Status:
         replicas=stored.replicas,
         placeholders=stored.placeholders,
         shortages=stored.shortages,
+        alerts=stored.alerts,
         wal_backlog_bytes=stored.wal.bytes if stored.wal else None,
         wal_lag_seconds=round(stored.wal.records_lag_seconds, 1) if stored.wal else None,
         wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
@@ -157,6 +161,7 @@ def text(found: Status) -> str:
         )
     lines += [f"  placeholder {placeholder}" for placeholder in found.placeholders or ()]
     lines += [f"  {shortage}" for shortage in found.shortages]
+    lines += [f"  ALERT {alert}" for alert in found.alerts]
     return "\n".join([*lines, *_usage_log(found)])
 
 
@@ -223,6 +228,7 @@ def _read_database(instance: Instance, *, only_here: bool) -> _Stored:
             replicas=tuple(filter(is_included, database.replicas())),
             placeholders=tuple(filter(is_included, database.placeholders() or ())),
             shortages=() if only_here else tuple(database.shortages()),
+            alerts=() if only_here else tuple(database.alerts()),
             wal=database.wal_backlog(),
         )
     except Error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.api.notifications import deliveries, webhooks
+from portal.api.notifications import alerts, deliveries, webhooks
 
 _TENANT = "tenants/<slug:tenant>/"
 urlpatterns: list[URLPattern] = [
+    path("alerts", alerts.AlertsView.as_view()),
     path("event-types", deliveries.EventTypesView.as_view()),
     path("events", deliveries.PlatformEventsView.as_view()),
     path("webhooks", webhooks.OperatorWebhooksView.as_view()),

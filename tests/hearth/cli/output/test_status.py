@@ -24,6 +24,7 @@ UP = Status(
     replicas=(),
     placeholders=(),
     shortages=("deployment chat: no slot is free for 2 of 5 replicas",),
+    alerts=("disk: Only 1.0 GiB of 64.0 GiB are free on n1.",),
     wal_backlog_bytes=1234,
     wal_lag_seconds=2.0,
     wal_disk_bytes=GIB,
@@ -38,6 +39,10 @@ def lines(found: Status) -> list[str]:
 
 def test_a_deployment_without_slots_is_named() -> None:
     assert "  deployment chat: no slot is free for 2 of 5 replicas" in text(UP).splitlines()
+
+
+def test_an_open_alert_is_named() -> None:
+    assert "  ALERT disk: Only 1.0 GiB of 64.0 GiB are free on n1." in text(UP).splitlines()
 
 
 def test_how_far_the_drain_is_behind_and_what_the_log_takes_is_told() -> None:

@@ -1,0 +1,100 @@
+"""The kinds of alerts, with their thresholds: what each is about, how long it lasts before it is raised, what to do.
+
+They are computed from PostgreSQL and from the disk of the machine that looks, so they need no Prometheus. The rules in
+``docker/monitoring/rules.yaml`` are for those who have one: they see more, also while PostgreSQL is unavailable.
+``tests/alerting/test_kinds.py`` holds the thresholds that both have to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+#: A drain that is further behind, in seconds.
+DRAIN_BEHIND_SECONDS = 60
+#: A certificate that is valid for less, in seconds.
+CERTIFICATE_SECONDS = 172_800
+#: Of a model's requests in WINDOW, the share that the platform fails, and the fewest failures that count.
+ERROR_SHARE = 0.05
+FEWEST_ERRORS = 5
+ERROR_WINDOW = timedelta(minutes=15)
+#: Free space of the disk with HEARTH_DATA_DIR: less than this share, and less than these bytes.
+FREE_SHARE = 0.10
+FREE_BYTES = 20 << 30
+#: A node whose agent has not renewed its lease.
+NODE_LOST_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind. ``patience``: how long it is seen before it is raised. ``action``: what to do."""
+
+    name: str
+    about: str
+    patience: timedelta
+    action: str
+    severity: Literal["critical", "warning"]
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="replica-failing",
+        about="A replica was given up after repeated failures, and is still wanted.",
+        patience=timedelta(),
+        action="`celery -A hearth fleet replicas` shows why; `fleet scale` tries again.",
+        severity="warning",
+    ),
+    Kind(
+        name="pool-full",
+        about="A deployment has waited 5 minutes for slots of a pool.",
+        patience=timedelta(minutes=5),
+        action="Add a node, scale another deployment down, or lower the deployment's minimum.",
+        severity="warning",
+    ),
+    Kind(
+        name="node-lost",
+        about=f"The agent of a node that is not drained has been silent for {NODE_LOST_SECONDS} s.",
+        patience=timedelta(),
+        action="Look at the machine and at its agent's log; `hearth node remove NODE` if it does not come back.",
+        severity="critical",
+    ),
+    Kind(
+        name="drain-behind",
+        about=f"Usage has waited over {DRAIN_BEHIND_SECONDS} s for the database, for a minute.",
+        patience=timedelta(minutes=1),
+        action="Read the drain's log. Budgets go on counting from the log.",
+        severity="warning",
+    ),
+    Kind(
+        name="reconciliation-gap",
+        about="Engines' counters, usage and the books do not agree, over two comparisons.",
+        patience=timedelta(hours=2),
+        action="`hearth reconcile` names the engine process and the requests to look at.",
+        severity="critical",
+    ),
+    Kind(
+        name="disk",
+        about="The disk of HEARTH_DATA_DIR on a machine with the role background is nearly full (less than 10 % and "
+        "20 GiB free), or the usage log has a quarter of its limit.",
+        patience=timedelta(minutes=1),
+        action="Free space. At the limit of the usage log no request is served.",
+        severity="critical",
+    ),
+    Kind(
+        name="certificate",
+        about="The certificate of a node whose agent lives expires within two days.",
+        patience=timedelta(minutes=10),
+        action="Read the logs of its agent and of the control role, which has to sign the next one.",
+        severity="critical",
+    ),
+    Kind(
+        name="error-rate",
+        about="The platform fails over 5 % of a model's requests, and at least 5, in up to half an hour.",
+        patience=timedelta(minutes=1),
+        action="Look at its replicas on the page Fleet, and at the failed requests on the page Requests.",
+        severity="critical",
+    ),
+)
+BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
