@@ -11,6 +11,7 @@ BillingError
 ├── MixedCurrencies           a month charged in several currencies has no single total
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
+├── GlCodeMissing             lines of a journal have no code of the general ledger
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
 ├── BadCredit                 a change of credit that is not valid
 ├── CreditRefused             a change of credit that is not allowed
@@ -29,8 +30,12 @@ BillingError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+
+#: How many of the lines without a code an error names.
+SHOWN_CODES = 5
 
 
 class BillingError(Exception):
@@ -80,6 +85,16 @@ class MixedCurrencies(BillingError):
     def __init__(self, currencies: frozenset[str]) -> None:
         super().__init__(f"charged in {', '.join(sorted(currencies))}")
         self.currencies = currencies
+
+
+class GlCodeMissing(BillingError):
+    """Lines of these classes and models have no code. ``credit`` is the platform's account."""
+
+    def __init__(self, missing: Sequence[tuple[str, str]]) -> None:
+        names = [f"{line_class} of {model}" if model else line_class for line_class, model in missing]
+        more = f" and {len(names) - SHOWN_CODES} more" if len(names) > SHOWN_CODES else ""
+        super().__init__(f"no GL code is set for {', '.join(names[:SHOWN_CODES])}{more}")
+        self.missing = tuple(missing)
 
 
 class RequestsDeleted(BillingError):

@@ -9,6 +9,7 @@ from portal.pages import audit, breakdown, requests, savings, usage, webhooks
 from portal.pages.base import form_action
 from portal.pages.operator import (
     alerts,
+    costs,
     fleet,
     fleet_file,
     models,
@@ -59,6 +60,9 @@ urlpatterns: list[URLPattern] = [
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
     path("billing/", all_billing.index, name="all-billing"),
     path("months/", months.index, name="months"),
+    path("costs/", costs.index, name="costs"),
+    path("costs/journal.csv", costs.journal_csv, name="journal-csv"),
+    path("costs/focus.csv", costs.focus_csv, name="focus-csv"),
     path("reconciliation/", reconciliation.index, name="reconciliation"),
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),

@@ -23,6 +23,7 @@ from rest_framework.test import APIClient
 
 from billing.accounts import credits
 from billing.accounts.credits import NewCredit
+from billing.chargeback import gl_codes
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
@@ -232,6 +233,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
     "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
     "POST /tenants/{tenant}/months/{month}/reopen": lambda place: {"reason": "why"},
+    "PUT /chargeback/gl-codes": lambda place: {"code": "6100", "line_class": "credit"},
     "PATCH /retention": lambda place: {"events_days": 99},
     "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/projects/{project}": lambda place: {"cost_centre": "CC-1"},
@@ -284,6 +286,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
+    "POST /portal/costs/": lambda place: {"action": "set", "code": "6100"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
@@ -361,6 +364,7 @@ def build(world: World, folder: Path) -> Scene:
         earlier_slots_per_replica=1,
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
+    gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry

@@ -23,6 +23,7 @@ from billing.models.books import (
     UsageRollup,
     WalOffset,
 )
+from billing.models.chargeback import GlCode, MonthProjectLine
 from billing.models.credits import CreditEntry, CreditRequest
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
@@ -39,6 +40,7 @@ __all__ = [
     "CreditNote",
     "CreditRequest",
     "FinalStatement",
+    "GlCode",
     "Invoice",
     "InvoiceDocument",
     "InvoiceLine",
@@ -49,6 +51,7 @@ __all__ = [
     "LedgerEntry",
     "LedgerTransaction",
     "MonthLine",
+    "MonthProjectLine",
     "MonthTermsLine",
     "Plan",
     "PlanVersion",

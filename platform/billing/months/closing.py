@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -22,10 +23,10 @@ from billing.accounts import application, promotions
 from billing.errors import MixedCurrencies, NotClosed
 from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
-from billing.models import BillingMonth, MonthLine, WalOffset
+from billing.models import BillingMonth, MonthLine, MonthProjectLine, WalOffset
 from billing.months import terms_posting
 from billing.reports import savings_statement, statements
-from billing.reports.statements import Month, Statement
+from billing.reports.statements import Line, Month, Statement
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, first_id_at
@@ -131,7 +132,7 @@ def _require_order(month: Month) -> None:
 def _statement(month: Month) -> Statement:
     """Return the statement to freeze. Raises NotClosed."""
     try:
-        found = statements.kept_statement(month) or statements.computed(month, only_posted=True)
+        found = statements.kept_statement(month) or statements.computed(month, only_posted=True, by_project=True)
     except MixedCurrencies as error:
         raise _refused(month, f"its requests were {error}, which cannot be added", "") from error
     if found.unrated_requests:
@@ -164,28 +165,41 @@ def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
         behind_id=month.billed.behind,
         grace_hours=settings.MONTH_GRACE_HOURS,
         amount_pico=found.amount_pico,
-        document=msgspec.to_builtins(replace(found, lines=(), terms=())),
+        document=msgspec.to_builtins(replace(found, lines=(), terms=(), project_lines=())),
         closed_by=second_person.person(actor),
     )
     MonthLine.objects.bulk_create(_lines(closing, found))
+    MonthProjectLine.objects.bulk_create(_project_lines(closing, found))
     closing.refresh_from_db()
     return closing
 
 
 def _lines(closing: BillingMonth, found: Statement) -> Iterator[MonthLine]:
     for position, line in enumerate(found.lines):
-        yield MonthLine(
+        yield MonthLine(closing=closing, tenant_id=closing.tenant_id, position=position, **_columns(line))
+
+
+def _project_lines(closing: BillingMonth, found: Statement) -> Iterator[MonthProjectLine]:
+    for position, part in enumerate(found.project_lines):
+        yield MonthProjectLine(
             closing=closing,
             tenant_id=closing.tenant_id,
+            project_id=part.project_id,
             position=position,
-            adjusts_month=line.adjusts_month or "",
-            model_name=line.model_name,
-            token_class=line.token_class,
-            quantity=line.quantity,
-            unit_price_pico=line.unit_price_pico,
-            amount_pico=line.amount_pico,
-            priority=line.priority,
+            **_columns(part.line),
         )
+
+
+def _columns(line: Line) -> dict[str, Any]:
+    return {
+        "adjusts_month": line.adjusts_month or "",
+        "model_name": line.model_name,
+        "token_class": line.token_class,
+        "quantity": line.quantity,
+        "unit_price_pico": line.unit_price_pico,
+        "amount_pico": line.amount_pico,
+        "priority": line.priority,
+    }
 
 
 def _refused(month: Month, reason: str, remedy: str) -> NotClosed:

@@ -78,6 +78,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLine:
+    """The part of the lines of one class, model and price that a project used."""
+
+    project_id: UUID
+    line: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
     """What each cache saved. A request counts for only one of them.
 
@@ -115,6 +123,8 @@ class Statement:
     terms: tuple[TermsLine, ...] = ()
     #: The savings by model; None: frozen by a release that did not split them.
     model_savings: tuple[ModelSavings, ...] | None = None
+    #: The lines by project, if they were asked for.
+    project_lines: tuple[ProjectLine, ...] = ()
     #: The plan; None: list prices alone.
     plan: str | None = None
     #: Slug of the project that the statement is of; None for the whole tenant.
@@ -221,12 +231,18 @@ def kept_statement(month: Month) -> Statement | None:
 
 
 def computed(
-    month: Month, project: Project | None = None, *, only_posted: bool = False, is_detailed: bool = False
+    month: Month,
+    project: Project | None = None,
+    *,
+    only_posted: bool = False,
+    is_detailed: bool = False,
+    by_project: bool = False,
 ) -> Statement:
     """Return what requests, the tenant's plan and the ledger say now.
 
     ``only_posted``: charges are those of the ledger's postings alone. ``is_detailed``: each priority has lines of its
-    own, and requests that cost nothing beside their tokens have one. Raises MixedCurrencies.
+    own, and requests that cost nothing beside their tokens have one. ``by_project``: with the lines of each project.
+    Raises MixedCurrencies.
     """
     groups = _groups(month.billed, project, only_posted=only_posted)
     posted = ledger.posted(month.billed) if project is None else {}
@@ -242,6 +258,7 @@ def computed(
         end=month.end,
         currency=next(iter(currencies), month.tenant.currency),
         lines=_lines(groups, is_detailed=is_detailed),
+        project_lines=_by_project(groups) if by_project else (),
         savings=_savings(groups),
         model_savings=model_savings.by_model(groups),
         requests=sum(group["requests"] for group in groups),
@@ -348,7 +365,10 @@ _PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 
 def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -> list[dict[str, Any]]:
-    """Return the sums by model, price version and kind of charge; ``adjusts`` is None, or a late group's own month."""
+    """Return the sums by project, model, price version and kind of charge.
+
+    ``adjusts`` is None, or a late group's own month.
+    """
     late = ledger.late_postings(month)
     own = _of_tenant(month, project).filter(id__gte=month.first, id__lt=month.behind)
     if only_posted:
@@ -360,7 +380,7 @@ def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -
     else:
         elsewhere = [each for posting in late if posting.billed_month != month.name for each in posting.request_ids]
         parts = [own.exclude(id__in=elsewhere) if elsewhere else own]
-    groups = _merged([group | {"adjusts": None} for part in parts for group in _summed(part)])
+    groups = [group | {"adjusts": None} for part in parts for group in _summed(part)]
     adjusted: dict[str, list[UUID]] = {}
     for posting in late:
         if posting.billed_month == month.name:
@@ -372,13 +392,14 @@ def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -
 
 
 def _merged(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add up groups of the same model, price version, priority and kind of charge."""
+    """Add up groups of the same model, price version, priority and kind of charge, of whatever project."""
     names = (*_GROUPED, "adjusts")
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for group in groups:
-        first = found.setdefault(tuple(group[name] for name in names), group)
-        if first is not group:
-            first |= {name: first[name] + group[name] for name in group.keys() - {*names}}
+        key = tuple(group[name] for name in names)
+        before = found.get(key)
+        sums = group.keys() - {*names, "project_id"}
+        found[key] = group if before is None else before | {name: before[name] + group[name] for name in sums}
     return list(found.values())
 
 
@@ -390,7 +411,7 @@ def _of_tenant(month: BilledMonth, project: Project | None) -> QuerySet[UsageRec
 def _summed(rows: QuerySet[UsageRecord]) -> list[dict[str, Any]]:
     groups = (
         rows.annotate(charge=_CHARGE)
-        .values(*_GROUPED)
+        .values(*_GROUPED, "project_id")
         .annotate(
             requests=Count("id"),
             paid_requests=Count("id", filter=_PAID),
@@ -398,7 +419,7 @@ def _summed(rows: QuerySet[UsageRecord]) -> list[dict[str, Any]]:
             **{name: Sum(name) for name in _COUNTED},
             **{name: Sum(name, filter=_WHOLE, default=0) for name in _AVOIDED},
         )
-        .order_by("model_name", "price_version_id", "charge", "priority")
+        .order_by("model_name", "price_version_id", "charge", "priority", "project_id")
     )
     return [dict(group) for group in groups]
 
@@ -440,6 +461,15 @@ def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ..
         for token_class, quantity in _classes_of(group)
     ]
     return tuple(line for line in lines if line.quantity and (is_detailed or not line.is_free_request))
+
+
+def _by_project(groups: list[dict[str, Any]]) -> tuple[ProjectLine, ...]:
+    """Return the lines of each project, in the order of their ids."""
+    return tuple(
+        ProjectLine(project_id=project_id, line=line)
+        for project_id in sorted({group["project_id"] for group in groups})
+        for line in _lines([each for each in groups if each["project_id"] == project_id], is_detailed=False)
+    )
 
 
 def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int]]:

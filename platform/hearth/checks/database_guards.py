@@ -58,6 +58,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_ledgertransaction",
             "billing_lateposting",
             "billing_monthline",
+            "billing_monthprojectline",
             "billing_monthtermsline",
             "billing_plan",
             "billing_priceversion",

@@ -75,6 +75,9 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_tenants(error)
         case workers.WorkerError():
             response = _from_workers(error)
+        case billing.GlCodeMissing():
+            message = f"There is {error}. PUT /api/v1/chargeback/gl-codes sets one."
+            response = envelope(message, 409, "gl_code_missing")
         case billing.NotClosed() | billing.NotReopened() | billing.BadCredit() | billing.CreditRefused():
             response = _from_books(error)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, credit
+from portal.api.billing import account, chargeback, credit
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -72,6 +72,9 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/months/<str:month>/close", months.CloseMonthView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/reopen", months.ReopenMonthView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/confirm-reopening", months.ConfirmReopeningView.as_view()),
+    path("chargeback/journal/<str:month>", chargeback.JournalView.as_view()),
+    path("chargeback/focus/<str:month>", chargeback.FocusView.as_view()),
+    path("chargeback/gl-codes", chargeback.GlCodesView.as_view()),
     path("months/<str:month>", months.MonthView.as_view()),
     path("usage", usage.UsageView.as_view()),
     path("usage/totals", usage.TotalsView.as_view()),

@@ -1,0 +1,84 @@
+"""The closed months of all tenants with the lines of each project: what the journal and the FOCUS export consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+from uuid import UUID
+
+from billing.models import BillingMonth, MonthProjectLine
+from billing.months import overview
+from billing.pricing.classes import LineClass, Priority
+from billing.reports import statements
+from billing.reports.statements import Line, Month, Statement
+from tenants import cost_centres
+from tenants.models import Project, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A line of one project, or of the whole tenant if an earlier release closed the month."""
+
+    line: Line
+    project: Project | None
+    cost_centre: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedMonth:
+    """A tenant's closed month; the parts add up to the statement's lines."""
+
+    tenant: Tenant
+    statement: Statement
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Months:
+    """The closed months of a calendar month, and the slugs of the tenants whose month is open, both by slug."""
+
+    closed: tuple[ClosedMonth, ...]
+    open: tuple[str, ...]
+
+
+def read(year: int, month: int, tenant: Tenant | None = None) -> Months:
+    """Return the month of each tenant that existed then, or of one."""
+    closed: list[ClosedMonth] = []
+    still_open: list[str] = []
+    for each in [tenant] if tenant is not None else overview.tenants(year, month):
+        found = statements.kept_statement(Month(tenant=each, year=year, month=month))
+        if found is None:
+            still_open.append(each.slug)
+        else:
+            closed.append(ClosedMonth(tenant=each, statement=found, parts=tuple(_parts(each, found))))
+    return Months(closed=tuple(closed), open=tuple(still_open))
+
+
+def _parts(tenant: Tenant, found: Statement) -> Iterator[Part]:
+    closing = BillingMonth.objects.filter(
+        tenant_id=tenant.id, year=found.year, month=found.month, reopened_at=None
+    ).first()
+    rows = list(MonthProjectLine.objects.filter(closing=closing).order_by("position")) if closing is not None else []
+    if sum(int(row.amount_pico) for row in rows) != found.usage_pico:
+        yield from (Part(line=line, project=None, cost_centre=tenant.cost_centre) for line in found.lines)
+        return
+    ids: set[UUID] = {row.project_id for row in rows}
+    projects = Project.objects.in_bulk(ids)
+    centres = cost_centres.of_projects(ids)
+    for row in rows:
+        centre = centres.get(row.project_id, tenant.cost_centre)
+        yield Part(line=_line(row), project=projects.get(row.project_id), cost_centre=centre)
+
+
+def _line(row: MonthProjectLine) -> Line:
+    return replace(
+        Line(
+            model_name=row.model_name,
+            token_class=cast("LineClass", row.token_class),
+            quantity=row.quantity,
+            unit_price_pico=row.unit_price_pico,
+        ),
+        adjusts_month=row.adjusts_month or None,
+        priority=cast("Priority", row.priority),
+    )
