@@ -50,6 +50,10 @@ class Sums:
         metadata={"doc": "Prompt tokens that routing expected in engines' prefix caches; 0 for earlier releases."},
     )
     completion_tokens: int = 0
+    cache_write_tokens: int = field(
+        default=0, metadata={"doc": "Those of `prompt_tokens` that engines wrote to their prefix caches."}
+    )
+    reasoning_tokens: int = field(default=0, metadata={"doc": "Those of `completion_tokens` that were reasoning."})
     avoided_tokens: int = field(
         default=0, metadata={"doc": "Prompt and completion tokens of hits and coalesced responses."}
     )
@@ -159,6 +163,8 @@ def _figures(row: UsageRow) -> tuple[int, ...]:
         row.cached_prompt_tokens,
         row.predicted_cached_tokens or 0,
         row.completion_tokens,
+        row.cache_write_tokens,
+        row.reasoning_tokens,
         *(_avoided(row) if row.state == "complete" else (0, 0)),
         *_money(row),
     )

@@ -117,6 +117,21 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     tags: Annotated[dict[str, str], Shown(doc="The caller's tags: `metadata` of the request's body.")] = msgspec.field(
         default_factory=dict
     )
+    cache_write_tokens: Annotated[
+        int, Shown(doc="Those of prompt_tokens that the engine wrote to its prefix cache; 0 if it does not say.")
+    ] = 0
+    reasoning_tokens: Annotated[
+        int, Shown(doc="Those of completion_tokens that were reasoning; 0 if the engine's parser does not say.")
+    ] = 0
+    reported_prompt_tokens: Annotated[
+        int | None,
+        Shown(
+            doc="The whole prompt as the engine counted it: prompt_tokens and cached_prompt_tokens. null: it did not."
+        ),
+    ] = None
+    reported_completion_tokens: Annotated[
+        int | None, Shown(doc="The whole completion as the engine counted it. null: it did not.")
+    ] = None
     replica_generation: Annotated[int, Shown(in_api=False, in_csv=False)] = 0
     sequences: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
     prompt_copies: Annotated[int, Shown(in_api=False, in_csv=False)] = 1
@@ -268,6 +283,10 @@ def finished(start: Start, end: End) -> UsageRow:
         finish_reason=_text("finish_reason", end.finish_reason),
         tpot_ms=_tpot_ms(start, end),
         traced=end.traced,
+        cache_write_tokens=end.cache_write_tokens,
+        reasoning_tokens=end.reasoning_tokens,
+        reported_prompt_tokens=end.reported_prompt_tokens,
+        reported_completion_tokens=end.reported_completion_tokens,
         replica_generation=start.replica_generation if end.replica_id is not None else 0,
         sequences=min(start.sequences, _MOST_SEQUENCES),
         prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),

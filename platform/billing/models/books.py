@@ -38,6 +38,10 @@ class PriceVersion(models.Model):
     prompt_pico = models.BigIntegerField()
     cached_prompt_pico = models.BigIntegerField()
     completion_pico = models.BigIntegerField()
+    #: Of prompt tokens that the engine writes to its cache, and of completion tokens that are reasoning; None: they
+    #: cost what the others of the prompt and the completion cost.
+    cache_write_pico = models.BigIntegerField(null=True, blank=True)
+    reasoning_pico = models.BigIntegerField(null=True, blank=True)
     #: Price of one prediction hit, per request.
     prediction_hit_pico = models.BigIntegerField(default=0)
     #: Price of one coalesced response, per request.
@@ -62,6 +66,11 @@ class PriceVersion(models.Model):
             ),
             models.CheckConstraint(name="coalesced_price_not_negative", condition=Q(coalesced_pico__gte=0)),
             models.CheckConstraint(name="request_price_not_negative", condition=Q(request_pico__gte=0)),
+            models.CheckConstraint(
+                name="class_prices_not_negative",
+                condition=(Q(cache_write_pico=None) | Q(cache_write_pico__gte=0))
+                & (Q(reasoning_pico=None) | Q(reasoning_pico__gte=0)),
+            ),
         )
 
     def __str__(self) -> str:
@@ -71,8 +80,11 @@ class PriceVersion(models.Model):
 class UsageRecord(models.Model):
     """One request, once. Partitioned by its UUIDv7 id, which keeps the primary key global.
 
-    Token classes are disjoint: ``prompt_tokens + cached_prompt_tokens`` is what the engine reported as prompt.
-    ``prompt_tokens`` counts only uncached ones. Ids are plain columns, because rows outlive what they name.
+    ``prompt_tokens`` counts only uncached ones: with the cached ones they are what the engine reported as prompt, which
+    the database checks where the engine did. Of the uncached ones ``cache_write_tokens`` went to its cache; of the
+    completion ``reasoning_tokens`` were reasoning. Statements and prices have them as classes of their own.
+
+    Ids are plain columns, because rows outlive what they name.
     """
 
     class State(models.TextChoices):
@@ -154,6 +166,10 @@ class UsageRecord(models.Model):
     tpot_ms = models.FloatField(null=True)
     traced = models.BooleanField(default=False, db_default=False)
     routing_split = models.CharField(max_length=24, blank=True, default="", db_default="")
+    cache_write_tokens = models.PositiveIntegerField(default=0, db_default=0)
+    reasoning_tokens = models.PositiveIntegerField(default=0, db_default=0)
+    reported_prompt_tokens = models.PositiveIntegerField(null=True)
+    reported_completion_tokens = models.PositiveIntegerField(null=True)
     #: The caller's tags: at most 8 pairs of short texts.
     tags = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     #: The engine process of the replica; 0: none, or a row of an earlier release.
@@ -291,6 +307,9 @@ class UsageRollup(models.Model):
     cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
     predicted_cached_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
+    #: Those of ``prompt_tokens`` and ``completion_tokens``, as in rows.
+    cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     #: All three token classes together.
     avoided_tokens = models.PositiveBigIntegerField(default=0)
     avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)

@@ -12,6 +12,7 @@ from billing.errors import MixedCurrencies
 from billing.months import overview
 from billing.plans import calculation, registry
 from billing.plans.terms import Terms
+from billing.pricing.classes import PARENTS
 from billing.pricing.prices import PriceTable
 from billing.pricing.rating import Rates
 from billing.reports import statements
@@ -111,7 +112,10 @@ def _previews(
 
 
 def _has_more_than_tokens(rates: Rates) -> bool:
-    return bool(rates.request_pico) or any(rates.at(priority) is not rates for priority in ("low", "high"))
+    has_classes = any(getattr(rates, f"{part}_pico") is not None for part in PARENTS)
+    return (
+        has_classes or bool(rates.request_pico) or any(rates.at(priority) is not rates for priority in ("low", "high"))
+    )
 
 
 def _detailed(month: Month, was: Statement) -> Sequence[Line]:

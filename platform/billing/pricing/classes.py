@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-LineClass = Literal["prompt", "cached_prompt", "completion", "request", "prediction_hit", "coalesced"]
+LineClass = Literal[
+    "prompt", "cache_write", "cached_prompt", "completion", "reasoning", "request", "prediction_hit", "coalesced"
+]
+#: Classes that cost what another class costs unless they have a price of their own.
+PARENTS: Mapping[LineClass, LineClass] = {"cache_write": "prompt", "reasoning": "completion"}
 #: Classes of requests that need no engine.
 WITHOUT_ENGINE: frozenset[LineClass] = frozenset({"prediction_hit", "coalesced"})
 #: Classes that are priced per request.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from decimal import Decimal, DecimalException
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -38,13 +39,15 @@ COLUMNS: Mapping[str, tuple[str, int]] = {
     "prompt_per_million": ("prompt_pico", PER_MILLION),
     "cached_prompt_per_million": ("cached_prompt_pico", PER_MILLION),
     "completion_per_million": ("completion_pico", PER_MILLION),
+    "cache_write_per_million": ("cache_write_pico", PER_MILLION),
+    "reasoning_per_million": ("reasoning_pico", PER_MILLION),
     "prediction_hit_each": ("prediction_hit_pico", EACH),
     "coalesced_each": ("coalesced_pico", EACH),
     "request_each": ("request_pico", EACH),
     "low_priority_percent": ("low_priority_bp", PERCENT),
     "high_priority_percent": ("high_priority_bp", PERCENT),
 }
-_DEFAULTS: Mapping[str, int] = {each.name: each.default for each in fields(Rates) if each.default is not MISSING}
+_DEFAULTS: Mapping[str, int | None] = {each.name: each.default for each in fields(Rates) if each.default is not MISSING}
 #: Columns that a file may leave out, and rows leave empty.
 OPTIONAL = (*(column for column, (rate, _) in COLUMNS.items() if rate in _DEFAULTS), "tenant", "effective_from")
 HEADER = ("model", *COLUMNS, "tenant", "effective_from")
@@ -141,9 +144,13 @@ def in_force() -> Iterator[tuple[str, ...]]:
     slugs: dict[UUID, str] = dict(Tenant.objects.values_list("id", "slug"))
     versions = PriceVersion.objects.filter(effective_from__lte=timezone.now()).select_related("book")
     for version in versions.order_by("model_name", "book_id", "-effective_from").distinct("model_name", "book_id"):
-        cells = (amounts.units(getattr(version, rate) * amounts.PICO // one) for rate, one in COLUMNS.values())
+        cells = (_cell(getattr(version, rate), one) for rate, one in COLUMNS.values())
         owner = version.book.tenant_id
         yield (version.model_name, *cells, slugs.get(owner, str(owner)) if owner else "", "")
+
+
+def _cell(value: int | None, one: int) -> str:
+    return "" if value is None else amounts.units(value * amounts.PICO // one)
 
 
 def _check_header(names: Sequence[str]) -> None:
@@ -164,7 +171,7 @@ def _row(line: int, cells: dict[str, str]) -> Row:
     tenant = cells.get("tenant", "").strip()
     if tenant and not SLUG.fullmatch(tenant):
         raise BadPriceFile(line, "tenant", f"There is no tenant {tenant[:63]!r}")
-    rates = {rate: _rate(line, column, cells.get(column, "")) for column, (rate, _) in COLUMNS.items()}
+    rates: dict[str, Any] = {rate: _rate(line, column, cells.get(column, "")) for column, (rate, _) in COLUMNS.items()}
     return Row(
         line=line,
         model_name=model,
@@ -174,8 +181,8 @@ def _row(line: int, cells: dict[str, str]) -> Row:
     )
 
 
-def _rate(line: int, column: str, text: str) -> int:
-    """Return the amount in a cell as the rate that it sets."""
+def _rate(line: int, column: str, text: str) -> int | None:
+    """Return the amount in a cell as the rate that it sets; None: it sets none."""
     rate, one = COLUMNS[column]
     if not text.strip() and column in OPTIONAL:
         return _DEFAULTS[rate]

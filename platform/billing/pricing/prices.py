@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -20,7 +21,7 @@ from django.utils import timezone
 
 from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRange
 from billing.models import PriceBook, PriceVersion
-from billing.pricing.classes import LIST_PRICE_BP, PER_REQUEST
+from billing.pricing.classes import LIST_PRICE_BP, PER_REQUEST, LineClass
 from billing.pricing.rating import Price, Rates
 from tenants import policy_epoch
 from tenants.audit import Actor, record
@@ -28,7 +29,8 @@ from tenants.ids import created_at, first_millisecond, milliseconds_of
 from tenants.models import Tenant
 
 PLATFORM_BOOK = "platform"
-#: $1,000 per million tokens: with counts below 2³¹ in three classes an amount stays below 2⁶³.
+#: $1,000 per million tokens: with counts below 2³¹ in three classes, of which the others are parts, an amount stays
+#: below 2⁶³.
 HIGHEST_TOKEN_PICO = 10**9
 #: $1 per request.
 HIGHEST_REQUEST_PICO = 10**12
@@ -238,11 +240,11 @@ def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates |
 
 
 def _check_range(model_name: str, rates: Rates) -> None:
-    for name, value in asdict(rates).items():
+    for name, value in _set_in(rates):
         if not 0 <= value <= _highest(name):
             raise PriceOutOfRange(model_name, name, value, _highest(name))
     for priority in ("low", "high"):
-        for name, pico in asdict(rates.at(priority)).items():
+        for name, pico in _set_in(rates.at(priority)):
             if pico > _highest(name):
                 raise PriceOutOfRange(model_name, name, pico, _highest(name), priority=priority)
 
@@ -254,11 +256,21 @@ def _highest(name: str) -> int:
 
 
 def _check_jump(model_name: str, before: Rates, after: Rates) -> None:
-    new = asdict(after)
-    for name, old in asdict(before).items():
-        low, high = sorted((old, new[name]))
+    """Raise PriceJump for a price that changes too much. A class without one has what it costs then."""
+    for name in RATES:
+        old, new = _value(before, name), _value(after, name)
+        low, high = sorted((old, new))
         if high > JUMP * low:
-            raise PriceJump(model_name, name, old, new[name])
+            raise PriceJump(model_name, name, old, new)
+
+
+def _set_in(rates: Rates) -> list[tuple[str, int]]:
+    return [(name, value) for name, value in asdict(rates).items() if value is not None]
+
+
+def _value(rates: Rates, name: str) -> int:
+    found: int | None = getattr(rates, name)
+    return rates.of(cast(LineClass, name.removesuffix("_pico"))) if found is None else found
 
 
 def _price(version: PriceVersion) -> Price:

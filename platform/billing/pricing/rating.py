@@ -12,6 +12,10 @@ What is charged, by how the request ended (``state``) and its completion tokens:
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, regardless of tokens
 
+Of the prompt, tokens that the engine wrote to its cache are a class of their own, and of the completion those of
+reasoning. Without a price they cost what the others of the prompt and the completion cost, so that a charge is the same
+whether an engine reports them or not.
+
 To that comes the price of a request (``request_pico``), once for each that an engine ran and that is charged for at
 least one token: so not for one that is free, or that the engine refused. Hits and coalesced responses do not pay it.
 All prices of what engines do are those of the tenant's priority (:meth:`Rates.at`).
@@ -29,8 +33,8 @@ For a coalesced response, by whether any of it was sent:
     interrupted     nothing                     nothing
 
 Something was sent if there is a time to the first token. A hit and a coalesced response save the price of their three
-avoided classes and of a request, minus the charge. A response that was cut short saves nothing: its full cost is
-unknown.
+avoided classes and of a request, minus the charge; cache writes and reasoning count as prompt and completion there. A
+response that was cut short saves nothing: its full cost is unknown.
 
 ``refused`` in the middle of a response: its key was revoked or its budget spent. ``interrupted``: the gateway died.
 docs/api.md has a table of which failures lead to which state and tokens. A charge of zero still names its price
@@ -49,7 +53,7 @@ from uuid import UUID
 
 import msgspec
 
-from billing.pricing.classes import LIST_PRICE_BP, WITHOUT_ENGINE, LineClass
+from billing.pricing.classes import LIST_PRICE_BP, PARENTS, WITHOUT_ENGINE, LineClass
 
 #: States in which the platform failed: free until the first token.
 FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
@@ -62,6 +66,9 @@ class Rates:
     prompt_pico: int
     cached_prompt_pico: int
     completion_pico: int
+    #: None: what the class in ``PARENTS`` costs.
+    cache_write_pico: int | None = None
+    reasoning_pico: int | None = None
     prediction_hit_pico: int = 0
     coalesced_pico: int = 0
     request_pico: int = 0
@@ -79,8 +86,8 @@ class Rates:
 
     def of(self, token_class: LineClass) -> int:
         """Return the price of one token, or of one request, of this class."""
-        found: int = getattr(self, f"{token_class}_pico")
-        return found
+        found: int | None = getattr(self, f"{token_class}_pico")
+        return self.of(PARENTS[token_class]) if found is None else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metered(Protocol):
-    """The fields of a usage record that rating reads. Prompt classes are disjoint."""
+    """The fields of a usage record that rating reads. Cached and other prompt tokens are disjoint."""
 
     @property
     def state(self) -> str: ...
@@ -116,6 +123,10 @@ class Metered(Protocol):
     def cached_prompt_tokens(self) -> int: ...
     @property
     def completion_tokens(self) -> int: ...
+    @property
+    def cache_write_tokens(self) -> int: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
     @property
     def avoided_prompt_tokens(self) -> int: ...
     @property
@@ -145,9 +156,11 @@ def rate(usage: Metered, rates: Rates) -> Charge:
         return FREE
     is_paid = usage.prompt_tokens or usage.cached_prompt_tokens or usage.completion_tokens
     return Charge(
-        amount_pico=usage.prompt_tokens * rates.prompt_pico
+        amount_pico=(usage.prompt_tokens - usage.cache_write_tokens) * rates.prompt_pico
+        + usage.cache_write_tokens * rates.of("cache_write")
         + usage.cached_prompt_tokens * rates.cached_prompt_pico
-        + usage.completion_tokens * rates.completion_pico
+        + (usage.completion_tokens - usage.reasoning_tokens) * rates.completion_pico
+        + usage.reasoning_tokens * rates.of("reasoning")
         + (rates.request_pico if is_paid else 0),
         saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
     )
@@ -176,6 +189,6 @@ def _multiplied(rates: Rates, multiplier_bp: int) -> Rates:
     prices = {
         field.name: round(Fraction(getattr(rates, field.name) * multiplier_bp, LIST_PRICE_BP))
         for field in fields(rates)
-        if field.name.endswith("_pico") and field.name not in fixed
+        if field.name.endswith("_pico") and field.name not in fixed and getattr(rates, field.name) is not None
     }
     return replace(rates, **prices, low_priority_bp=LIST_PRICE_BP, high_priority_bp=LIST_PRICE_BP)

@@ -27,9 +27,9 @@ from billing.plans import calculation, registry
 from billing.plans.calculation import Kind, TermsLine
 from billing.pricing import amounts
 from billing.pricing.amounts import PICO_PER_CENT, cents
-from billing.pricing.classes import PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
+from billing.pricing.classes import PARENTS, PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
 from billing.pricing.prices import rates_of
-from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
+from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN, Rates
 from billing.reports import model_savings
 from billing.reports.model_savings import ModelSavings
 from tenants.ids import TenantId, first_id_at
@@ -241,8 +241,8 @@ def computed(
     """Return what requests, the tenant's plan and the ledger say now.
 
     ``only_posted``: charges are those of the ledger's postings alone. ``is_detailed``: each priority has lines of its
-    own, and requests that cost nothing beside their tokens have one. ``by_project``: with the lines of each project.
-    Raises MixedCurrencies.
+    own, and so have cache writes, reasoning and requests that cost nothing of their own. ``by_project``: with the lines
+    of each project. Raises MixedCurrencies.
     """
     groups = _groups(month.billed, project, only_posted=only_posted)
     posted = ledger.posted(month.billed) if project is None else {}
@@ -347,6 +347,8 @@ _COUNTED = (
     "prompt_tokens",
     "cached_prompt_tokens",
     "completion_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
@@ -357,8 +359,10 @@ _WHOLE = Q(state="complete")
 _PAID = Q(prompt_tokens__gt=0) | Q(cached_prompt_tokens__gt=0) | Q(completion_tokens__gt=0)
 _CLASSES: tuple[tuple[LineClass, str], ...] = (
     ("prompt", "prompt_tokens"),
+    ("cache_write", "cache_write_tokens"),
     ("cached_prompt", "cached_prompt_tokens"),
     ("completion", "completion_tokens"),
+    ("reasoning", "reasoning_tokens"),
     ("request", "paid_requests"),
 )
 _PRIORITIES: tuple[Priority, ...] = get_args(Priority)
@@ -458,7 +462,7 @@ def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ..
             priority=group["priority"],
         )
         for group in charged
-        for token_class, quantity in _classes_of(group)
+        for token_class, quantity in _classes_of(group, rates[group["price_version_id"]], is_detailed=is_detailed)
     ]
     return tuple(line for line in lines if line.quantity and (is_detailed or not line.is_free_request))
 
@@ -472,10 +476,17 @@ def _by_project(groups: list[dict[str, Any]]) -> tuple[ProjectLine, ...]:
     )
 
 
-def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int]]:
+def _classes_of(group: dict[str, Any], rates: Rates, *, is_detailed: bool) -> list[tuple[LineClass, int]]:
+    """Return how many of each class. One without a price of its own is in the class whose price it has."""
     if group["charge"] in WITHOUT_ENGINE:
         return [(group["charge"], group["requests"])]
-    return [(token_class, group[counted]) for token_class, counted in _CLASSES]
+    found = {token_class: group[counted] for token_class, counted in _CLASSES}
+    for part, whole in PARENTS.items():
+        if is_detailed or getattr(rates, f"{part}_pico") is not None:
+            found[whole] -= found[part]
+        else:
+            del found[part]
+    return list(found.items())
 
 
 def _savings(groups: list[dict[str, Any]]) -> Savings:

@@ -82,7 +82,10 @@ _AGGREGATES: dict[str, Any] = {
     "prefix_hits": _count(Q(cached_prompt_tokens__gt=0)),
     **{
         name: Sum(name, filter=_RAN, default=0)
-        for name in ("prompt_tokens", "cached_prompt_tokens", "predicted_cached_tokens", "completion_tokens")
+        for name in (
+            *("prompt_tokens", "cached_prompt_tokens", "predicted_cached_tokens", "completion_tokens"),
+            *("cache_write_tokens", "reasoning_tokens"),
+        )
     },
     "avoided_tokens": _avoided("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens"),
     "avoided_engine_ms": Sum(_WHOLE_MS, filter=_COMPLETE, default=0),

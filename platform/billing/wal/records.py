@@ -114,6 +114,13 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     finish_reason: str = ""
     #: Its spans were sent, in a trace with its id.
     traced: bool = False
+    #: Those of ``prompt_tokens`` that the engine wrote to its cache, and of ``completion_tokens`` that were reasoning.
+    #: Included in these, so that an earlier release charges them too.
+    cache_write_tokens: Tokens = 0
+    reasoning_tokens: Tokens = 0
+    #: The whole prompt and completion as the engine counted them; None: it did not.
+    reported_prompt_tokens: Tokens | None = None
+    reported_completion_tokens: Tokens | None = None
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

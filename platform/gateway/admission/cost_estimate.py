@@ -2,9 +2,9 @@
 
 The cost is an upper bound, to the pico-dollar, at the price that rating will use. A prompt has at most as many tokens
 as its body has bytes, because byte-pair tokenizers fall back to single bytes, plus those of a chat template; and at
-most the model's context. All of them are priced at the higher of the two prompt prices. A completion is reserved at
-its full length. A stream whose events carry token counts is reserved STEP_TOKENS per choice at a time
-(:meth:`CostReservation.next_pico`).
+most the model's context. All of them are priced at the highest of the prompt prices. A completion is reserved at its
+full length, at the higher of its price and that of reasoning. A stream whose events carry token counts is reserved
+STEP_TOKENS per choice at a time (:meth:`CostReservation.next_pico`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class CostReservation(msgspec.Struct, kw_only=True):
     def held_pico(self) -> int:
         """The amount held until now: at least the fixed price of a response that it may receive instead."""
         rates = self.rates
-        dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
-        reserved = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
+        dearer = max(rates.prompt_pico, rates.cached_prompt_pico, rates.of("cache_write"))
+        reserved = self.prompt_tokens * dearer
+        reserved += self.paid_tokens * max(rates.completion_pico, rates.of("reasoning"))
         if self.prompt_tokens:
             reserved += rates.request_pico
         return max(

@@ -33,6 +33,8 @@ class _RatedResponse(msgspec.Struct, frozen=True, kw_only=True):
     avoided_prompt_tokens: int = 0
     avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
     ttft_ms: float | None = None
 
 
@@ -46,6 +48,8 @@ def headers(prices: PriceTable, caller: Caller, model_name: str, request_id: UUI
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
         completion_tokens=usage.completion_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
     )
     return _cost(price, rate(rated, price.rates.at(caller.policy.priority)))
 

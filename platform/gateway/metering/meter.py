@@ -393,6 +393,10 @@ class Meter:
             routing_split=self._split if source != "cache" else "",
             finish_reason=self.finish_reason if state == "complete" else "",
             traced=self._timeline.trace is not None,
+            cache_write_tokens=usage.cache_write_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            reported_prompt_tokens=usage.reported_prompt_tokens if source == "engine" else None,
+            reported_completion_tokens=usage.reported_completion_tokens if source == "engine" else None,
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

@@ -45,6 +45,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_prompt_tokens: int
     completion_tokens: int
+    #: Those of ``prompt_tokens`` that the engine wrote to its cache, and of ``completion_tokens`` that were reasoning.
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    #: The whole prompt and completion as the engine counted them; None: it did not.
+    reported_prompt_tokens: int | None = None
+    reported_completion_tokens: int | None = None
 
 
 #: The usage of a request that is charged for no token.
@@ -56,11 +62,24 @@ def finish_reason_of(word: Any) -> str:
     return FINISH_REASONS.get(word, word) if isinstance(word, str) else ""
 
 
-def usage_of_total(prompt: Any, cached: Any, completion: Any) -> Usage:
-    """Return the usage from a prompt count that includes the cached tokens, as OpenAI's objects count."""
-    total = int(prompt or 0)
+def usage_of_total(prompt: Any, cached: Any, completion: Any, *, written: Any = 0, reasoning: Any = 0) -> Usage:
+    """Return the usage from a prompt count that includes the cached tokens, as OpenAI's objects count.
+
+    ``written`` are the uncached tokens that went to the engine's cache, ``reasoning`` a part of the completion. An
+    engine that does not say has none. No part is larger than its whole: an engine with several prompts says the whole
+    of all, and parts of one.
+    """
+    total, new = int(prompt or 0), int(completion or 0)
     warm = min(int(cached or 0), total)
-    return Usage(prompt_tokens=total - warm, cached_prompt_tokens=warm, completion_tokens=int(completion or 0))
+    return Usage(
+        prompt_tokens=total - warm,
+        cached_prompt_tokens=warm,
+        completion_tokens=new,
+        cache_write_tokens=max(0, min(int(written or 0), total - warm)),
+        reasoning_tokens=max(0, min(int(reasoning or 0), new)),
+        reported_prompt_tokens=total,
+        reported_completion_tokens=new,
+    )
 
 
 class StreamParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from django.db import IntegrityError, transaction
 
 from billing.ledger.usage_rows import finished
 from billing.models import UsageRecord
@@ -50,3 +51,22 @@ def test_a_start_of_an_earlier_release_has_no_tags() -> None:
     fields = msgspec.msgpack.decode(encode(begun))
     assert decode(encode(begun)) == begun
     assert decode(msgspec.msgpack.encode(fields[:-1])) == msgspec.structs.replace(begun, tags={})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cache_write_tokens": 31},
+        {"reasoning_tokens": 8},
+        {"reported_prompt_tokens": 39},
+        {"reported_completion_tokens": 8},
+    ],
+)
+def test_classes_that_are_not_what_the_engine_reported_are_refused(wrong: dict[str, int]) -> None:
+    whole = {"cache_write_tokens": 30, "reasoning_tokens": 7, "reported_prompt_tokens": 40}
+    begun = start()
+    right = msgspec.structs.replace(end(begun.request_id), **whole, reported_completion_tokens=7)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        store(finished(begun, msgspec.structs.replace(right, **wrong)))
+    store(finished(begun, right))

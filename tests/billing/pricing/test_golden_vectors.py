@@ -7,13 +7,14 @@ tests/billing/plans/test_calculation.py, files of prices in test_price_file.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from billing.pricing.amounts import cents
 from billing.pricing.prices import DEMO_RATES
-from billing.pricing.rating import rate
+from billing.pricing.rating import Rates, rate
 from gateway.protocols.anthropic import messages
 from gateway.protocols.endpoint import Usage as Reported
 from gateway.protocols.openai import chat, responses
@@ -26,15 +27,17 @@ CACHED = {"prompt_tokens": 1000, "prompt_tokens_details": {"cached_tokens": 800}
 CACHED_PICO = 30_000_000 + 12_000_000 + 60_000_000
 
 
-def charged(read: Reader, reported: Mapping[str, Any]) -> int:
+def charged(read: Reader, reported: Mapping[str, Any], rates: Rates = DEMO_RATES) -> int:
     """Return what a complete request costs for which an engine reported this usage."""
     tokens = read(reported)
     usage = Usage(
         prompt_tokens=tokens.prompt_tokens,
         cached_prompt_tokens=tokens.cached_prompt_tokens,
         completion_tokens=tokens.completion_tokens,
+        cache_write_tokens=tokens.cache_write_tokens,
+        reasoning_tokens=tokens.reasoning_tokens,
     )
-    return rate(usage, DEMO_RATES).amount_pico
+    return rate(usage, rates).amount_pico
 
 
 @pytest.mark.parametrize(
@@ -109,6 +112,74 @@ def charged(read: Reader, reported: Mapping[str, Any]) -> int:
 )
 def test_a_request_is_priced_right(read: Reader, reported: Mapping[str, Any], pico: int, wrong_pico: int) -> None:
     assert charged(read, reported) == pico != wrong_pico
+
+
+#: 1.25 times the prompt's price for what is written, as Anthropic has it, and twice the completion's for reasoning.
+CLASSED = replace(DEMO_RATES, cache_write_pico=187_500, reasoning_pico=1_200_000)
+WRITTEN = {
+    "prompt_tokens": 1000,
+    "prompt_tokens_details": {"cached_tokens": 800, "created_cache_tokens": 192},
+    "completion_tokens": 100,
+    "completion_tokens_details": {"reasoning_tokens": 70},
+}
+#: 8 x 150,000 + 192 x 187,500 + 800 x 15,000 + 30 x 600,000 + 70 x 1,200,000.
+WRITTEN_PICO = 1_200_000 + 36_000_000 + 12_000_000 + 18_000_000 + 84_000_000
+
+
+@pytest.mark.parametrize(
+    ("read", "reported", "pico", "wrong_pico"),
+    [
+        pytest.param(
+            chat.usage_of, WRITTEN, WRITTEN_PICO, WRITTEN_PICO + 192 * 150_000, id="written tokens as new ones, too"
+        ),
+        pytest.param(
+            responses.usage_of,
+            {
+                "input_tokens": 1000,
+                "input_tokens_details": {"cached_tokens": 800, "cache_write_tokens": 192},
+                "output_tokens": 100,
+                "output_tokens_details": {"reasoning_tokens": 70},
+            },
+            WRITTEN_PICO,
+            WRITTEN_PICO + 70 * 600_000,
+            id="reasoning as completion, too",
+        ),
+        # Anthropic's input excludes what was written: 8 + 800 + 192 are the prompt.
+        pytest.param(
+            messages.usage_of,
+            {
+                "input_tokens": 8,
+                "cache_read_input_tokens": 800,
+                "cache_creation_input_tokens": 192,
+                "output_tokens": 100,
+            },
+            WRITTEN_PICO - 70 * 600_000,
+            (8 - 192) * 150_000 + 36_000_000 + 12_000_000 + 60_000_000,
+            id="written tokens subtracted where they are not included",
+        ),
+        # More than there are is an error of the engine, or the parts of one prompt of several: no class is below zero.
+        pytest.param(
+            chat.usage_of,
+            {
+                "prompt_tokens": 10,
+                "prompt_tokens_details": {"cached_tokens": 4, "created_cache_tokens": 16},
+                "completion_tokens": 5,
+                "completion_tokens_details": {"reasoning_tokens": 9},
+            },
+            6 * 187_500 + 4 * 15_000 + 5 * 1_200_000,
+            -10 * 150_000 + 16 * 187_500 + 4 * 15_000 - 4 * 600_000 + 9 * 1_200_000,
+            id="more parts than the whole",
+        ),
+    ],
+)
+def test_classes_with_a_price_of_their_own_are_priced_right(
+    read: Reader, reported: Mapping[str, Any], pico: int, wrong_pico: int
+) -> None:
+    assert charged(read, reported, CLASSED) == pico != wrong_pico
+
+
+def test_without_a_price_of_its_own_a_class_costs_what_its_parent_costs() -> None:
+    assert charged(chat.usage_of, WRITTEN) == CACHED_PICO
 
 
 def test_many_small_requests_are_rounded_once_and_not_each() -> None:

@@ -126,6 +126,19 @@ def test_requests_and_priorities_have_columns_that_may_be_left_out(db: None) -> 
     assert price_file.apply(SYSTEM, again, confirm=False, dry_run=False).unchanged == 2
 
 
+def test_classes_with_a_price_of_their_own_have_columns_too(db: None) -> None:
+    head = f"{HEAD},cache_write_per_million,reasoning_per_million"
+    done = run("demo,0.15,0.015,0.60,0.1875,", "other,1,1,1,,0", head=head)
+    assert [each.after for each in done.changes] == [
+        replace(DEMO_RATES, cache_write_pico=187_500),
+        Rates(prompt_pico=10**6, cached_prompt_pico=10**6, completion_pico=10**6, reasoning_pico=0),
+    ]
+    again = price_file.read("\n".join(",".join(row) for row in price_file.in_force()))
+    assert price_file.apply(SYSTEM, again, confirm=False, dry_run=False).unchanged == 2
+    with pytest.raises(BadPriceFile, match="reasoning_pico from 600000 to 0 pico, more than tenfold"):
+        run("demo,0.15,0.015,0.60,,0", head=head)
+
+
 def test_a_jump_is_set_once_it_is_confirmed(db: None) -> None:
     prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", DEMO_RATES)
     with pytest.raises(BadPriceFile) as refused:

@@ -27,6 +27,8 @@ class Usage:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
     avoided_prompt_tokens: int = 0
     avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0

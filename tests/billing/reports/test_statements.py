@@ -120,6 +120,26 @@ def test_usage_without_a_price_is_told_and_not_charged(tenant_id: TenantId) -> N
     assert found.equals_ledger
 
 
+def test_classes_have_lines_only_at_prices_of_their_own(tenant_id: TenantId) -> None:
+    price_from(MARCH, DEMO_RATES)
+    price_from(MIDDLE, replace(DEMO_RATES, cache_write_pico=187_500, reasoning_pico=1_200_000))
+    parts = {"cache_write_tokens": 24, "reasoning_tokens": 5}
+    for moment in (MIDDLE - timedelta(days=1), MIDDLE):
+        store(replace_field(row_at(moment, tenant_id), **parts))
+    found = statements.statement(tenant_id, 2026, 3)
+    assert [(line.token_class, line.quantity, line.unit_price_pico) for line in found.lines] == [
+        ("prompt", 30, 150_000),
+        ("cached_prompt", 10, 15_000),
+        ("completion", 7, 600_000),
+        ("prompt", 6, 150_000),
+        ("cache_write", 24, 187_500),
+        ("cached_prompt", 10, 15_000),
+        ("completion", 2, 600_000),
+        ("reasoning", 5, 1_200_000),
+    ]
+    assert found.equals_ledger
+
+
 def test_requests_and_priorities_have_lines_at_their_prices_and_equal_the_ledger(tenant_id: TenantId) -> None:
     price_from(MARCH, replace(DEMO_RATES, request_pico=1_000, low_priority_bp=5_000))
 

@@ -67,7 +67,8 @@ def test_an_end_of_an_earlier_release_is_read() -> None:
     fields = msgspec.msgpack.decode(encode(ended))
     later = (
         *("predicted_cached_tokens", "nearest_warm_tokens", "diverged_message", "queue_ms"),
-        *("routing_split", "finish_reason", "traced"),
+        *("routing_split", "finish_reason", "traced", "cache_write_tokens", "reasoning_tokens"),
+        *("reported_prompt_tokens", "reported_completion_tokens"),
     )
     assert End.__struct_fields__[-len(later) :] == later
     assert decode(msgspec.msgpack.encode(fields[: -len(later)])) == ended

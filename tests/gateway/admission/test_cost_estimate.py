@@ -108,6 +108,13 @@ def test_a_prompt_is_held_at_the_dearer_of_its_prices() -> None:
     assert found.held_pico == 5 * (size + TEMPLATE_TOKENS)
 
 
+def test_classes_of_their_own_are_held_at_the_dearest_price() -> None:
+    rates = replace(DEMO_RATES, cache_write_pico=187_500, reasoning_pico=1_200_000)
+    found, size = allowed({**HELLO, "max_tokens": 1}, rates=rates)
+    assert found is not None
+    assert found.held_pico == (size + TEMPLATE_TOKENS) * 187_500 + 1_200_000
+
+
 def test_the_price_of_a_request_and_of_its_priority_is_held() -> None:
     rates = replace(DEMO_RATES, request_pico=1_000_000, high_priority_bp=12_500)
     body = orjson.dumps({**HELLO, "max_tokens": 10})

@@ -10,14 +10,14 @@ import pytest
 from caching.errors import NotReplayable
 from gateway.errors import EngineFailed
 from gateway.protocols.anthropic.messages import MessageParser
-from gateway.protocols.endpoint import EventKind, StreamParser, Usage
+from gateway.protocols.endpoint import EventKind, StreamParser, usage_of_total
 from gateway.protocols.openai.chat import ChunkParser
 from gateway.protocols.openai.responses import ResponseParser
 from gateway.upstream.sse_splitter import EventSplitter
 from tests.gateway.fixtures.protocol_replies import MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, named
 from tests.gateway.fixtures.scripted_app import CHUNKS, USAGE, chunk, delta, events
 
-TOLD = Usage(prompt_tokens=8, cached_prompt_tokens=4, completion_tokens=3)
+TOLD = usage_of_total(12, 4, 3)
 BROKEN = EngineFailed("It broke.", "engine_failed_mid_stream")
 
 
@@ -120,7 +120,7 @@ def test_a_message_is_read_up_to_its_stop_and_its_usage_stands_before(size: int)
     reader = MessageParser(keep=False)
     kinds = [reader.read(event) for event in split(b"".join(MESSAGE_EVENTS), size)]
     assert kinds == ["head", "head", "content", "content", "head", "head", "done"]
-    assert (reader.usage, reader.done, reader.failed) == (TOLD, True, False)
+    assert (reader.usage, reader.done, reader.failed) == (usage_of_total(12, 4, 3, written=2), True, False)
     assert reader.ending == MESSAGE_EVENTS[-1]
 
 

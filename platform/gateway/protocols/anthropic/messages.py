@@ -36,7 +36,7 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     cached = int(reported.get("cache_read_input_tokens") or 0)
     written = int(reported.get("cache_creation_input_tokens") or 0)
     prompt = int(reported.get("input_tokens") or 0) + cached + written
-    return usage_of_total(prompt, cached, reported.get("output_tokens"))
+    return usage_of_total(prompt, cached, reported.get("output_tokens"), written=written)
 
 
 class MessageParser(StreamParser):

@@ -46,7 +46,11 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     """Return OpenAI's usage object as disjoint classes; its ``prompt_tokens`` includes the cached ones."""
     details = reported.get("prompt_tokens_details") or {}
     return usage_of_total(
-        reported.get("prompt_tokens"), details.get("cached_tokens"), reported.get("completion_tokens")
+        reported.get("prompt_tokens"),
+        details.get("cached_tokens"),
+        reported.get("completion_tokens"),
+        written=details.get("created_cache_tokens"),
+        reasoning=(reported.get("completion_tokens_details") or {}).get("reasoning_tokens"),
     )
 
 

@@ -38,7 +38,13 @@ _REPEATED = frozenset({"metadata", "service_tier", "user"})
 def usage_of(reported: Mapping[str, Any]) -> Usage:
     """Return the usage of a response; its ``input_tokens`` includes the cached ones."""
     details = reported.get("input_tokens_details") or {}
-    return usage_of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
+    return usage_of_total(
+        reported.get("input_tokens"),
+        details.get("cached_tokens"),
+        reported.get("output_tokens"),
+        written=details.get("cache_write_tokens"),
+        reasoning=(reported.get("output_tokens_details") or {}).get("reasoning_tokens"),
+    )
 
 
 def finish_reason_of_response(response: Mapping[str, Any]) -> str:

@@ -45,6 +45,14 @@ class PriceSerializer(serializers.Serializer[PriceVersion]):
     prompt_pico = serializers.IntegerField(read_only=True)
     cached_prompt_pico = serializers.IntegerField(read_only=True)
     completion_pico = serializers.IntegerField(read_only=True)
+    cache_write_pico = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Of prompt tokens that the engine writes to its cache; null: prompt_pico.",
+    )
+    reasoning_pico = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Of completion tokens that are reasoning; null: completion_pico."
+    )
     prediction_hit_pico = serializers.IntegerField(read_only=True, help_text="Per request, not per token.")
     coalesced_pico = serializers.IntegerField(
         read_only=True, help_text="Per request that shared a running identical request's answer."
@@ -70,6 +78,18 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
     prompt_pico = serializers.IntegerField(min_value=0)
     cached_prompt_pico = serializers.IntegerField(min_value=0)
     completion_pico = serializers.IntegerField(min_value=0)
+    cache_write_pico = serializers.IntegerField(
+        min_value=0,
+        default=None,
+        allow_null=True,
+        help_text="Of prompt tokens that the engine writes to its cache; default: prompt_pico.",
+    )
+    reasoning_pico = serializers.IntegerField(
+        min_value=0,
+        default=None,
+        allow_null=True,
+        help_text="Of completion tokens that are reasoning; default: completion_pico.",
+    )
     prediction_hit_pico = serializers.IntegerField(min_value=0, default=0)
     coalesced_pico = serializers.IntegerField(min_value=0, default=0)
     request_pico = serializers.IntegerField(min_value=0, default=0, help_text="Per request that an engine runs.")
@@ -89,6 +109,14 @@ class RatesSerializer(serializers.Serializer[Rates]):
     prompt_pico = serializers.IntegerField(read_only=True)
     cached_prompt_pico = serializers.IntegerField(read_only=True)
     completion_pico = serializers.IntegerField(read_only=True)
+    cache_write_pico = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Of prompt tokens that the engine writes to its cache; null: prompt_pico.",
+    )
+    reasoning_pico = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Of completion tokens that are reasoning; null: completion_pico."
+    )
     prediction_hit_pico = serializers.IntegerField(read_only=True)
     coalesced_pico = serializers.IntegerField(read_only=True)
     request_pico = serializers.IntegerField(read_only=True)

@@ -26,7 +26,8 @@ class LineSerializer(serializers.Serializer[statements.Line]):
 
     model = serializers.CharField(source="model_name", read_only=True)
     token_class = serializers.CharField(
-        read_only=True, help_text="prompt, cached_prompt, completion, request, prediction_hit or coalesced."
+        read_only=True,
+        help_text="prompt, cache_write, cached_prompt, completion, reasoning, request, prediction_hit or coalesced.",
     )
     unit = serializers.CharField(read_only=True, help_text="token or request.")
     quantity = serializers.IntegerField(read_only=True)

@@ -32,6 +32,8 @@ FIELDS = {
     "prompt": ("prompt_pico", PER_TOKENS),
     "cached_prompt": ("cached_prompt_pico", PER_TOKENS),
     "completion": ("completion_pico", PER_TOKENS),
+    "cache_write": ("cache_write_pico", PER_TOKENS),
+    "reasoning": ("reasoning_pico", PER_TOKENS),
     "prediction_hit": ("prediction_hit_pico", PER_REQUEST),
     "coalesced": ("coalesced_pico", PER_REQUEST),
     "request": ("request_pico", PER_REQUEST),
@@ -92,7 +94,10 @@ def text(fleet: Fleet) -> str:
 
 def rates(prices: Prices) -> Rates:
     """Return the prices as the price book has them. Raises ValueError for what is no whole number of pico-dollars."""
-    amounts = {pico: schema.pico(getattr(prices, field), per) for field, (pico, per) in FIELDS.items()}
+    amounts: dict[str, Any] = {
+        pico: None if (dollars := getattr(prices, field)) is None else schema.pico(dollars, per)
+        for field, (pico, per) in FIELDS.items()
+    }
     multipliers = {points: schema.basis_points(getattr(prices, field)) for field, points in MULTIPLIERS.items()}
     return Rates(**amounts, **multipliers)
 
@@ -194,7 +199,10 @@ def _adapters(bases: Iterable[UUID]) -> list[schema.Adapter]:
 
 
 def _prices(rates: Rates) -> Prices:
-    amounts = {field: _dollars(getattr(rates, pico), per) for field, (pico, per) in FIELDS.items()}
+    amounts: dict[str, Any] = {
+        field: None if (price := getattr(rates, pico)) is None else _dollars(price, per)
+        for field, (pico, per) in FIELDS.items()
+    }
     multipliers = {field: _percent(getattr(rates, points)) for field, points in MULTIPLIERS.items()}
     return Prices(**amounts, **multipliers)
 

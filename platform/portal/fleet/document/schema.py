@@ -72,6 +72,12 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prompt: Dollars
     cached_prompt: Dollars
     completion: Dollars
+    cache_write: Annotated[
+        Dollars | None, Meta(description="Of prompt tokens that the engine writes to its cache. Default: as prompt.")
+    ] = None
+    reasoning: Annotated[
+        Dollars | None, Meta(description="Of completion tokens that are reasoning. Default: as completion.")
+    ] = None
     prediction_hit: Dollars = "0"
     coalesced: Dollars = "0"
     request: Annotated[Dollars, Meta(description="For each request that an engine runs.")] = "0"

@@ -23,8 +23,10 @@ from tenants.models import Tenant
 
 LINE_LABELS = {
     "prompt": "Uncached prompt tokens",
+    "cache_write": "Prompt tokens written to the prefix cache",
     "cached_prompt": "Cached prompt tokens",
     "completion": "Completion tokens",
+    "reasoning": "Reasoning tokens",
     "request": "Requests that engines ran",
     "prediction_hit": "Answers from the prediction cache",
     "coalesced": "Answers shared with identical requests",
