@@ -182,20 +182,24 @@ def restart(actor: Actor, deployment: str) -> Rollout:
 def rename(actor: Actor, model: Model, old_name: str) -> str:
     """Let the running engines of a renamed model serve under its old name, and begin to replace them by others.
 
-    Return why they cannot be replaced now, empty if they are. The caller has the lock of reconcile.
+    Return which deployments' engines cannot be replaced now and why, empty if all are. The caller has the lock of
+    reconcile.
     """
-    rows = list(Deployment.objects.filter(revision__model=model, archived_at=None).select_related("revision"))
+    rows = list(
+        Deployment.objects.filter(revision__model=model, archived_at=None).select_related("revision").order_by("name")
+    )
     running = Replica.objects.filter(deployment__in=rows, served_name="").exclude(state=Replica.State.STOPPED)
     if running.update(served_name=old_name):
         endpoints.announce()
+    refused = []
     for row in rows:
         wanted = as_wanted(row)
         try:
             with transaction.atomic():
                 begin(actor, row, wanted.revision, wanted.slots_per_replica, anew=True)
         except Refused as error:
-            return error.why
-    return ""
+            refused.append(f"deployment {row.name}: {error.why}")
+    return "; ".join(refused)
 
 
 @transaction.atomic

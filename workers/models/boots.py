@@ -32,6 +32,7 @@ class EngineBoot(models.Model):
     end = models.CharField(max_length=16, choices=End.choices, blank=True, default=End.NONE)
     #: False: it ran before its agent kept this row, so its counters include requests that cannot be told from others.
     whole = models.BooleanField(default=True)
+    #: When the counters were last written: as they changed, or half a minute after that.
     counted_at = models.DateTimeField(null=True, blank=True)
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     #: Of the prompt tokens; None if the engine has no such counter.

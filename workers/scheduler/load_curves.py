@@ -207,7 +207,7 @@ def _counted(deployments: Collection[UUID]) -> dict[tuple[UUID, UUID], _Counted]
     boots = EngineBoot.objects.filter(OPEN, replica__in=ready).exclude(counted_at=None).order_by()
     computed = F("prompt_tokens") - Coalesce(F("cached_prompt_tokens"), 0) + F("completion_tokens")
     rows = boots.values_list("replica__deployment_id", "replica__node__pool_id").annotate(
-        tokens=Sum(computed), at=Max("counted_at"), ids=ArrayAgg("id", order_by="id")
+        tokens=Sum(computed), at=Max("replica__observed_at"), ids=ArrayAgg("id", order_by="id")
     )
     return {
         (deployment_id, pool_id): _Counted(

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db.models.functions import Now
+
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Pool, Replica
@@ -128,8 +130,10 @@ def _left_out(rows: Sequence[Deployment]) -> set[tuple[UUID, UUID]]:
 
 
 def _warm() -> list[Placeholder]:
-    """Return the warm placeholders that may become replicas."""
-    rows = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
+    """Return the warm placeholders that may become replicas: a silent node gets none."""
+    rows = Placeholder.objects.filter(
+        state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False, node__lease_expires_at__gt=Now()
+    )
     return list(rows.select_related("node__pool", "deployment__revision"))
 
 

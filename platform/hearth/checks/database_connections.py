@@ -1,4 +1,4 @@
-"""Compare the PostgreSQL connections that an instance may open with those that its server accepts."""
+"""Compare the PostgreSQL connections and locks that an instance may need with those that its server has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from hearth.embedded import postgres
 from hearth.instance import health_ports
 from hearth.instance.instance import Instance
 from portal.access import load_limits
@@ -28,8 +29,12 @@ OF_NODE = OF_ROLE["agent"] + OF_ROLE["drain"]
 #: For `hearth` commands, migrations and backups beside them.
 OF_COMMANDS = 5
 CONNECT_SECONDS = 3
+#: Locks on tables and indexes that the server should hold at once: as many as the embedded one. A query over a year of
+#: usage locks each day with its indexes, and several run at once.
+LOCKS = postgres.LOCKS * postgres.MAX_CONNECTIONS
 _SERVER = """
-    SELECT current_setting('max_connections')::int,
+    SELECT current_setting('max_connections')::int, current_setting('max_locks_per_transaction')::int,
+           current_setting('max_prepared_transactions')::int,
            current_setting('superuser_reserved_connections')::int
            + coalesce(current_setting('reserved_connections', true)::int, 0),
            (SELECT count(*) FROM workers_node WHERE name <> %(node)s),
@@ -48,6 +53,10 @@ class Server:
     further_nodes: int
     #: Those of them that run every role.
     further_heads: int
+    #: Of all connections together: ``max_locks_per_transaction`` for each one that it accepts.
+    locks: int
+    #: ``max_locks_per_transaction`` with which it would have LOCKS.
+    locks_for_each: int
 
 
 def needed(instance: Instance, further_nodes: int, further_heads: int = 0) -> int:
@@ -66,5 +75,12 @@ def accepted(url: str, node: str) -> Server | None:
         return None
     if row is None:
         return None
-    most, reserved, nodes, heads = row
-    return Server(connections=most - reserved, reserved=reserved, further_nodes=nodes, further_heads=min(heads, nodes))
+    most, locks, prepared, reserved, nodes, heads = row
+    return Server(
+        connections=most - reserved,
+        reserved=reserved,
+        further_nodes=nodes,
+        further_heads=min(heads, nodes),
+        locks=locks * (most + prepared),
+        locks_for_each=-(-LOCKS // (most + prepared)),
+    )

@@ -91,7 +91,7 @@ def _databases(settings: Environment) -> Iterator[Finding]:
 
 
 def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]:
-    """Yield a finding if roles could take each other's connections. A server that cannot be reached is not compared."""
+    """Yield a finding if roles could take each other's connections, or queries all locks, of a server that answers."""
     server = database_connections.accepted(settings.database_url, instance.node) if settings.database_url else None
     if server is None:
         return
@@ -102,6 +102,12 @@ def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]
             "load some would find none.",
             f"Set max_connections of the server to {needed + server.reserved} or more; each further node adds "
             f"{database_connections.OF_NODE}, each further head as many as this machine.",
+        )
+    if server.locks < database_connections.LOCKS:
+        yield Finding(
+            f"PostgreSQL holds {server.locks:,} locks at once: queries over many days of usage would fail with `out of "
+            "shared memory`, because each day is a partition.",
+            f"Set max_locks_per_transaction of the server to {server.locks_for_each} or more, and restart it.",
         )
 
 

@@ -157,8 +157,8 @@ def _rename(actor: Actor, model: Model, new_name: str, warn: Callable[[str], Non
         prices.carry_over(actor, old_name, new_name)
         if why := rollouts.rename(actor, renamed, old_name):
             warn(
-                f"The engines of {new_name} cannot be replaced now: {why}. They serve it under both names, and call it "
-                f"{old_name} in their answers until they are: `celery -A hearth fleet rollout restart`."
+                f"Not all engines of {new_name} can be replaced now: {why}. Those serve it under both names, and call "
+                f"it {old_name} in their answers, until they are: `celery -A hearth fleet rollout restart`."
             )
         tasks.hint(())
     return renamed

@@ -84,11 +84,13 @@ def test_rating_sets_a_missing_price_once_and_nothing_else(tenant: TenantId) -> 
 @pytest.mark.parametrize("rollup", ROLLUPS, ids=lambda model: model.__name__)
 def test_the_drain_only_adds_to_sums(tenant: TenantId, rollup: type[models.Model]) -> None:
     table = rollup._meta.db_table
+    assert [each for each in rollup._meta.concrete_fields if _is_sum(each)]
     for field in rollup._meta.concrete_fields:
         if _is_sum(field):
             refused(f"UPDATE {table} SET {field.column} = {field.column} - 1", "only grows")
             with transaction.atomic(), as_process(), connection.cursor() as cursor:
                 cursor.execute(f"UPDATE {table} SET {field.column} = {field.column} + 1")
+                assert cursor.rowcount > 0, "policies that hide the rows would let anything pass"
         elif field.column not in SAVINGS:
             refused(f"UPDATE {table} SET {field.column} = {_another(field)}")
     refused(f"DELETE FROM {table}")

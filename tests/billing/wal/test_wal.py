@@ -181,15 +181,25 @@ def test_threads_lose_nothing(writer: WalWriter, tmp_path: Path) -> None:
     assert found == {record.request_id for part in written for record in part}
 
 
-async def test_synced_waits_for_the_disk_and_may_be_cancelled(tmp_path: Path) -> None:
+async def test_synced_waits_for_the_disk_and_may_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = WalWriter(tmp_path, "gateway", "always")
+    disk = threading.Lock()
+
+    def slow_sync(descriptor: int) -> None:
+        with disk:
+            os.fsync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    with disk:
+        writer.append(start())
+        cancelled, waiting = (asyncio.ensure_future(writer.synced()) for _ in range(2))
+        await asyncio.sleep(0.05)  # enough for a wait that would end at once
+        assert not cancelled.done() and not waiting.done()
+        cancelled.cancel()
+    await asyncio.wait_for(waiting, 60)
+    assert cancelled.cancelled()
     writer.append(start())
-    waiting = asyncio.ensure_future(writer.synced())
-    await asyncio.sleep(0)
-    waiting.cancel()
-    writer.append(start())
-    await asyncio.wait_for(writer.synced(), 5)
-    await asyncio.wait_for(writer.synced(), 5)
+    await asyncio.wait_for(writer.synced(), 60)
     writer.close()
 
 

@@ -35,13 +35,33 @@ def test_the_embedded_server_has_room_for_every_role(url: str) -> None:
     server = database_connections.accepted(url, "other")
     with psycopg.connect(url) as database:
         assert database.execute("SHOW max_connections").fetchone() == ("200",)
-    assert server == database_connections.Server(connections=197, reserved=3, further_nodes=0, further_heads=0)
+    assert server == database_connections.Server(
+        connections=197,
+        reserved=3,
+        further_nodes=0,
+        further_heads=0,
+        locks=database_connections.LOCKS,
+        locks_for_each=512,
+    )
     assert problems() == []
 
 
 def test_a_server_with_less_room_than_the_roles_may_take_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(database_connections.OF_ROLE, "portal", 200)
     assert len(problems()) == 1
+
+
+def test_a_server_with_fewer_locks_than_a_year_of_usage_takes_is_found(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_connections, "LOCKS", 512 * 201)
+    found = [each for each in deployment.findings(instance.from_environment()) if "locks at once" in each.problem]
+    assert [(each.problem[:38], each.remedy) for each in found] == [
+        (
+            "PostgreSQL holds 102,400 locks at once",
+            "Set max_locks_per_transaction of the server to 515 or more, and restart it.",
+        )
+    ]
 
 
 def test_further_gateways_and_nodes_need_more(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,8 @@ def answering(statuses: Mapping[str, int]) -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+    # A thread for each connection: libpq may leave one open that says nothing more, and `shutdown` would wait for it.
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

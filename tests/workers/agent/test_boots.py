@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import http.client
 import json
@@ -27,6 +28,8 @@ from tenants.ids import ReplicaId, RequestId, new_id
 from tests.billing.wal_records import end, start
 from tests.workers.agent_processes import agent_thread, in_state, until
 from tests.workers.conftest import Fleet
+from workers.agent.probes.http_probe import EngineCounters, EngineLoad
+from workers.agent.store import boot_rows
 from workers.models import Deployment, EngineBoot, Replica
 from workers.scheduler import reconciler
 from workers.serving import engine_keys
@@ -214,6 +217,33 @@ def test_an_engine_that_ended_while_no_agent_ran_was_killed(fleet: Fleet, data_d
     boot = EngineBoot.objects.get(generation=1)
     found = books.judge(boot)
     assert (found.state, found.lost_tokens) == ("equal", 0), "its last request ended after the last scrape"
+
+
+@pytest.mark.parametrize("cached", [None, 3])
+def test_counters_that_do_not_change_are_not_written_at_each_scrape(fleet: Fleet, cached: int | None) -> None:
+    row = reconciler.reserve(fleet.deploy(1), fleet.node.id)
+    assert row is not None
+    counters = EngineCounters(prompt_tokens=9, cached_prompt_tokens=cached, completion_tokens=4, finished_sequences=1)
+    load = EngineLoad(
+        running=0, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None, max_requests=None, counters=counters
+    )
+
+    def written(load: EngineLoad) -> dt.datetime:
+        boot_rows.count(row.id, 1, load)
+        at = EngineBoot.objects.get().counted_at
+        assert at is not None
+        return at
+
+    boot_rows.begin(row.id, 1)
+    first = written(load)
+    assert written(load) == first
+    second = written(dataclasses.replace(load, counters=dataclasses.replace(counters, completion_tokens=5)))
+    assert second > first
+    third = written(dataclasses.replace(load, running=1))
+    assert third > second
+    aged = third - boot_rows.UNCHANGED
+    EngineBoot.objects.update(counted_at=aged)
+    assert written(dataclasses.replace(load, running=1)) > third
 
 
 def test_an_engine_of_an_earlier_release_is_counted_but_not_judged(fleet: Fleet, data_dir: Path, books: Books) -> None:

@@ -121,6 +121,7 @@ def _chat(fleet: Fleet) -> Iterator[Deployment]:
     reconciler.tick()
     ReplicaRow.objects.update(state="ready", host="127.0.0.1", port=4711, generation=1, running_requests=4)
     EngineBoot.objects.create(replica=ReplicaRow.objects.get(), generation=1, counted_at=Now())
+    ReplicaRow.objects.update(observed_at=Now())
     row.refresh_from_db()
     yield row
 
@@ -130,11 +131,12 @@ def run_at(row: Deployment, tokens: int, rate: float, *, windows: int = 4, age_m
     half = target_learning.WINDOW_SECONDS / 2
     row.refresh_from_db()
     load = {row.id: DeploymentLoad(in_flight_requests=4, in_flight_tokens=tokens)}
-    now = EngineBoot.objects.get().counted_at
+    now = ReplicaRow.objects.get().observed_at
     assert now is not None
     for _ in range(windows * 2 + 1):
         load_curves.renew([row], load, now)
         now += dt.timedelta(seconds=half)
+        ReplicaRow.objects.update(observed_at=now)
         EngineBoot.objects.update(counted_at=now, completion_tokens=F("completion_tokens") + round(rate * half))
         if age_moves:
             LoadCurve.objects.exclude(moved_at=None).update(moved_at=F("moved_at") - dt.timedelta(minutes=2))

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from tenants.audit import SYSTEM
-from tests.workers.conftest import Fleet, add_node
+from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.fleet import deployments
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Pool, Replica, StartTime
 from workers.serving import start_times, startup_eta
@@ -51,6 +51,8 @@ def test_a_warm_placeholder_of_its_engine_shortens_the_promise(fleet: Fleet) -> 
     assert startup_eta.etas()[deployment.id] == 26.0
     Placeholder.objects.filter(id=waiting.id).update(engine=deployment.revision.engine)
     assert startup_eta.etas()[deployment.id] == 3.5
+    expire_lease(fleet.node)
+    assert startup_eta.etas()[deployment.id] == 26.0
 
 
 def test_pools_that_lack_what_it_requires_promise_nothing(fleet: Fleet) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from uuid import UUID
 
 from django.db.models.functions import Now
@@ -12,6 +13,9 @@ from django.db.models.functions import Now
 from workers.agent.probes.http_probe import EngineLoad
 from workers.models import EngineBoot
 from workers.models.boots import OPEN
+
+#: How old ``counted_at`` may get while nothing is counted.
+UNCHANGED = dt.timedelta(seconds=30)
 
 
 def begin(replica_id: UUID, generation: int) -> None:
@@ -23,10 +27,10 @@ def begin(replica_id: UUID, generation: int) -> None:
 def count(replica_id: UUID, generation: int, load: EngineLoad) -> None:
     """Write what the engine has counted until now; nothing once its end is written.
 
-    A process that an agent of an earlier release started has no row yet.
+    Counters that are as they were are written every UNCHANGED: an idle engine would otherwise have a new version of its
+    row at each scrape. A process that an agent of an earlier release started has no row yet.
     """
     values = {
-        "counted_at": Now(),
         "prompt_tokens": load.counters.prompt_tokens,
         "cached_prompt_tokens": load.counters.cached_prompt_tokens,
         "completion_tokens": load.counters.completion_tokens,
@@ -34,8 +38,9 @@ def count(replica_id: UUID, generation: int, load: EngineLoad) -> None:
         "open_sequences": load.running + load.waiting,
     }
     boots = EngineBoot.objects.filter(replica_id=replica_id, generation=generation)
-    if not boots.filter(OPEN).update(**values) and not boots.exists():
-        EngineBoot.objects.create(replica_id=replica_id, generation=generation, whole=False, **values)
+    changed = boots.filter(OPEN).exclude(counted_at__gt=Now() - UNCHANGED, **values)
+    if not changed.update(counted_at=Now(), **values) and not boots.exists():
+        EngineBoot.objects.create(replica_id=replica_id, generation=generation, whole=False, counted_at=Now(), **values)
 
 
 def end(replica_id: UUID, how: EngineBoot.End) -> None:

@@ -7,9 +7,9 @@ import pytest
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants.audit import SYSTEM
-from tests.workers.conftest import Fleet
+from tests.workers.conftest import Fleet, add_node
 from tests.workers.scheduler.rollout.test_rollouts import QUICK, make_ready, serving, staying, to_the_end
-from workers.fleet import rollouts
+from workers.fleet import deployments, rollouts
 from workers.models import Node, Replica, Rollout
 from workers.scheduler import reconciler
 from workers.serving import endpoints
@@ -63,9 +63,22 @@ def test_without_room_for_another_replica_engines_go_on_under_the_old_name(fleet
     serving(fleet, 1, RolloutPolicy(min_ready_seconds=0, max_unavailable=0))
     Node.objects.update(cordoned=True)
     [note] = rename("tiny-chat", "small")
-    assert note.startswith("The engines of small cannot be replaced now: ")
+    assert note.startswith("Not all engines of small can be replaced now: deployment chat: ")
     assert (served(), staying()) == ([("small", "tiny-chat")], [("local", False)])
     Node.objects.update(cordoned=False)
     rollouts.set_policy(SYSTEM, "chat", QUICK)
     assert to_the_end(rollouts.restart(SYSTEM, "chat")).state == "done"
     assert served() == [("small", "")]
+
+
+def test_a_deployment_without_room_does_not_keep_others_from_being_replaced(fleet: Fleet) -> None:
+    no_surge = RolloutPolicy(min_ready_seconds=0, max_unavailable=0)
+    full = deployments.ensure_pool(SYSTEM, name="full", kind="simulated")
+    add_node(full, "full-1", slots=2)
+    for name in ("a-full", "b-full"):
+        fleet.deploy(1, name=name, pools=(full,))
+        rollouts.set_policy(SYSTEM, name, no_surge)
+    serving(fleet, 1, QUICK)
+    [note] = rename("tiny-chat", "small")
+    assert "now: deployment a-full: " in note and "; deployment b-full: " in note
+    assert list(Rollout.objects.values_list("deployment__name", flat=True)) == ["chat"]
