@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +82,21 @@ def done(instance: Instance, *arguments: str) -> str:
     return ended.stdout
 
 
+def fail_over_amid_a_backup(site: Site, file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Begin a backup, lose both primaries while it reads the database, and return how it ended."""
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(site.pair.owner_url, autocommit=True) as watching:
+        blocking = psycopg.connect(site.pair.owner_url)
+        # Nobody reads a tenant until the primary is lost: the dump waits, too.
+        blocking.execute("LOCK TABLE tenants_tenant IN ACCESS EXCLUSIVE MODE")
+        dump = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_dump' AND wait_event_type = 'Lock'"
+        running = pool.submit(site.instance.run, "backup", str(file), *options, timeout_seconds=PATIENCE_SECONDS)
+        wait_for(lambda: watching.execute(dump).fetchone() != (0,), timeout_seconds=PATIENCE_SECONDS)
+        site.fail_over()
+        with contextlib.suppress(psycopg.OperationalError):
+            blocking.close()
+        return running.result()
+
+
 def rows(url: str) -> list[object]:
     """Return what must be the same in a restored database."""
     with psycopg.connect(url) as connection:
@@ -92,7 +110,11 @@ def test_an_instance_is_backed_up_restored_and_upgraded_after_its_servers_have_f
     passphrase = ("--passphrase-file", str(tmp_path / "passphrase"))
     (tmp_path / "passphrase").write_text("correct horse battery staple\n")
 
-    site.fail_over()
+    interrupted = fail_over_amid_a_backup(site, tmp_path / "before", *passphrase)
+    assert interrupted.returncode == 1, interrupted.stdout
+    assert "hearth: " in interrupted.stderr
+    assert "Traceback" not in interrupted.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["passphrase"], "nothing is left of it"
     wait_for(site.serves, timeout_seconds=PATIENCE_SECONDS)
     done(instance, "backup", str(tmp_path / "after"), *passphrase)
     with pair.superuser(pair.primary) as connection:
