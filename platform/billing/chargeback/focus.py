@@ -30,8 +30,10 @@ SERVICE = "LLM inference"
 PICO = Decimal(10) ** 12
 _CLASSES = {
     "prompt": "Uncached prompt tokens",
+    "cache_write": "Prompt tokens written to the prefix cache",
     "cached_prompt": "Cached prompt tokens",
     "completion": "Completion tokens",
+    "reasoning": "Reasoning tokens",
     "request": "Requests",
     "prediction_hit": "Responses from the prediction cache",
     "coalesced": "Responses shared with identical requests",

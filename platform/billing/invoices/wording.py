@@ -7,8 +7,10 @@ from billing.reports.statements import Line
 
 _CLASSES: dict[LineClass, str] = {
     "prompt": "uncached prompt tokens",
+    "cache_write": "prompt tokens written to the prefix cache",
     "cached_prompt": "cached prompt tokens",
     "completion": "completion tokens",
+    "reasoning": "reasoning tokens",
     "request": "requests that engines ran",
     "prediction_hit": "answers from the prediction cache",
     "coalesced": "answers shared with identical requests",
