@@ -12,6 +12,8 @@ from portal.pages.operator import (
     costs,
     fleet,
     fleet_file,
+    invoices,
+    issuers,
     models,
     months,
     nodes,
@@ -26,6 +28,7 @@ from portal.pages.operator import (
 from portal.pages.operator import billing as all_billing
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import billing, cache, keys, limits, projects, savings_statements, statements
+from portal.pages.tenant import invoices as tenant_invoices
 from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
@@ -63,6 +66,13 @@ urlpatterns: list[URLPattern] = [
     path("costs/", costs.index, name="costs"),
     path("costs/journal.csv", costs.journal_csv, name="journal-csv"),
     path("costs/focus.csv", costs.focus_csv, name="focus-csv"),
+    path("invoices/", invoices.index, name="invoices"),
+    path("issuers/", issuers.index, name="issuers"),
+    path("tenants/<slug:slug>/invoices/", tenant_invoices.index, name="tenant-invoices"),
+    path("tenants/<slug:slug>/invoice-draft/<str:month>/", invoices.draft, name="invoice-draft"),
+    path("tenants/<slug:slug>/invoices/<uuid:invoice>/", tenant_invoices.detail, name="invoice"),
+    path("tenants/<slug:slug>/invoices/<uuid:invoice>/change/", invoices.change, name="invoice-change"),
+    path("tenants/<slug:slug>/invoices/<uuid:invoice>/<slug:kind>/", tenant_invoices.document, name="invoice-document"),
     path("reconciliation/", reconciliation.index, name="reconciliation"),
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,12 +21,15 @@ from django.urls import URLPattern
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing.accounts import credits
+from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
+from billing.invoices import finalizing, issuers
+from billing.models import PriceVersion
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
+from billing.pricing import prices
 from billing.reports.statements import Month
 from catalogue.models import ModelRevision
 from notifications.models import Delivery
@@ -83,6 +86,8 @@ GONE = "gone"
 FOR_TENANT = " for the tenant"
 
 
+#: A month that is closed and has no invoice.
+CLOSED = "2023-12"
 #: A plan, and a month that has not begun.
 PLAN = "gold"
 LATER = f"{timezone.now().year + 1}-06"
@@ -123,6 +128,8 @@ class Scene:
     node_token_id: UUID
     scrape_token_id: UUID
     #: A test of a webhook endpoint of acme's, and of one of the operators'.
+    #: An invoice of acme's.
+    invoice_id: UUID
     webhook: Delivery
     platform_webhook: Delivery
     users: Mapping[str, User]
@@ -206,7 +213,9 @@ class Scene:
             "name": "cordon" if "fleet" in path else fixtures.MODEL, "secret": "hf-meta", "plan": PLAN,
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
-            "kind": "completions", "verb": "test",
+            "kind": "html" if "invoices" in path else "completions",
+            "verb": "test",
+            "invoice": self.invoice_id, "issuer": "demo",
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
             "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
         }  # fmt: skip
@@ -226,6 +235,10 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
         f"POST {prefix}/webhooks/{{webhook}}/replay": lambda place: {"since": "2026-01-01T00:00:00Z"}
         for prefix in ("", "/tenants/{tenant}")
     },
+    "POST /invoices": lambda place: {"tenant": "acme", "month": CLOSED},
+    "POST /invoices/{invoice}/pay": lambda place: {"reference": "Wire", "paid_on": f"{timezone.now():%Y-%m-%d}"},
+    "POST /invoices/{invoice}/void": lambda place: {"reason": "why"},
+    "PATCH /issuers/{issuer}": lambda place: {"city": "Hamburg"},
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
     "POST /tenants/{tenant}/credit/requests": lambda place: {"kind": "top_up", "amount_pico": 10**12},
@@ -287,6 +300,12 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
     "POST /portal/costs/": lambda place: {"action": "set", "code": "6100"},
+    "POST /portal/invoices/": lambda place: {"month": CLOSED, "tenant": "acme"},
+    "POST /portal/issuers/": lambda place: {
+        "name": "demo", "legal_name": "Demo", "city": "Hamburg", "country": "DE", "timezone": "UTC",
+        "invoice_prefix": "INV-", "credit_note_prefix": "CN-",
+    },
+    "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
@@ -366,6 +385,7 @@ def build(world: World, folder: Path) -> Scene:
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
+    invoice_id = _invoice(tenant, world)  # before there is credit, which would pay it
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
     waiting = credits.submit(SOMEONE, tenant, "payment-2", large)[0]
@@ -378,6 +398,7 @@ def build(world: World, folder: Path) -> Scene:
         fleet=fleet,
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
+        invoice_id=invoice_id,
         webhook=_webhook(world.acme.tenant),
         platform_webhook=_webhook(None),
         credit_request_id=waiting.id,
@@ -471,6 +492,25 @@ def _path(pattern: URLPattern) -> str:
 def _webhook(tenant: Tenant | None) -> Delivery:
     made = webhook_endpoints.create(SOMEONE, tenant, url="https://example.com/")
     return deliveries.test(SOMEONE, made.endpoint)
+
+
+def _invoice(tenant: Tenant, world: World) -> UUID:
+    """Close two months before all others with usage, and make the invoice of the first one."""
+    PriceVersion.objects.create(
+        book=prices.ensure_price_book(),
+        model_name=fixtures.MODEL,
+        prompt_pico=150_000,
+        cached_prompt_pico=15_000,
+        completion_pico=600_000,
+        effective_from=datetime(2023, 1, 1, tzinfo=UTC),
+    )
+    issuers.set_issuer(SOMEONE, "demo", {"legal_name": "Demo", "city": "Berlin", "country": "DE"})
+    account.change(SOMEONE, tenant, country="DE")
+    for number in (11, 12):
+        row = fixtures.answered(world, world.acme, datetime(2023, number, 9, tzinfo=UTC), number)
+        fixtures.store([msgspec.structs.replace(row, prompt_tokens=20_000_000)])
+        closing.close(SOMEONE, Month(tenant=tenant, year=2023, month=number))
+    return finalizing.finalize(SOMEONE, Month(tenant=tenant, year=2023, month=11))[0].id
 
 
 def _place(world: World, project: Project, number: int, adapter: Path) -> Place:

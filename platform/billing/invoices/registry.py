@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import date
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet, Sum
 
 from billing.models import Invoice, InvoiceDocument
 from tenants.errors import NotFound
@@ -41,7 +42,8 @@ def document(invoice: Invoice, kind: str, *, of_credit_note: bool = False) -> In
 
 def paid_cents(invoice: Invoice) -> int:
     """Return what was paid for it."""
-    return sum(invoice.payments.values_list("amount_cents", flat=True))
+    known: int | None = getattr(invoice, "paid_sum", None)
+    return known if known is not None else sum(invoice.payments.values_list("amount_cents", flat=True))
 
 
 def open_cents(invoice: Invoice) -> int:
@@ -49,3 +51,16 @@ def open_cents(invoice: Invoice) -> int:
     if invoice.state == Invoice.State.VOID:
         return 0
     return max(0, invoice.total_cents - invoice.applied_cents - paid_cents(invoice))
+
+
+def with_paid(rows: QuerySet[Invoice]) -> QuerySet[Invoice]:
+    """Return the invoices with what was paid for each, so that a list reads it at once."""
+    return rows.annotate(paid_sum=Sum("payments__amount_cents", default=0)).select_related("credit_note", "replaces")
+
+
+def in_state(rows: QuerySet[Invoice], state: str, today: date) -> QuerySet[Invoice]:
+    """Return those in a state, as ``states.shown`` has it."""
+    unpaid = (Invoice.State.FINAL, Invoice.State.SENT)
+    if state == "overdue":
+        return rows.filter(state__in=unpaid, due_on__lt=today)
+    return rows.filter(state=state, due_on__gte=today) if state in unpaid else rows.filter(state=state)

@@ -25,6 +25,10 @@ NEXT: Mapping[str, frozenset[str]] = {
 }
 
 
+#: What people may ask for.
+SHOWN = (*Invoice.State.values, "overdue")
+
+
 def may_become(invoice: Invoice, state: str) -> bool:
     """Return whether the invoice may become that."""
     return state in NEXT[invoice.state]

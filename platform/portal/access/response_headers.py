@@ -45,7 +45,8 @@ def _with_headers(request: HttpRequest, response: HttpResponseBase) -> HttpRespo
     if is_inference(request.path):
         return response
     is_page = response.headers.get("Content-Type", "").startswith("text/html")
-    response.headers["Content-Security-Policy"] = _page_policy(request) if is_page else OTHER_POLICY
+    # an invoice has a stricter one of its own, with the styles that are in it
+    response.headers.setdefault("Content-Security-Policy", _page_policy(request) if is_page else OTHER_POLICY)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Referrer-Policy"] = "same-origin"
     return response

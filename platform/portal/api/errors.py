@@ -82,6 +82,8 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_books(error)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused():
             response = _from_agreements(error)
+        case billing.InvoiceRefused() | billing.BadIssuer():
+            response = _from_invoices(error)
         case billing.BillingError():
             response = _from_billing(error)
         case BadDocument():
@@ -177,6 +179,12 @@ def _from_agreements(error: billing.BadPriceFile | billing.BadTerms | billing.Pl
             return envelope(f"{error}.", 400, "invalid_value", error.field or None)
         case billing.PlanRefused():
             return envelope(str(error), 409, "plan_refused")
+
+
+def _from_invoices(error: billing.InvoiceRefused | billing.BadIssuer) -> Response:
+    if isinstance(error, billing.BadIssuer):
+        return envelope(f"{error}.", 400, "invalid_value", error.field)
+    return envelope(str(error), 409, "invoice_refused")
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

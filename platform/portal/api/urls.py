@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit
+from portal.api.billing import account, chargeback, credit, invoices, issuers
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -130,6 +130,15 @@ urlpatterns: list[URLPattern] = [
     path("plans/<slug:plan>/preview", plans.PreviewView.as_view()),
     path("plan-schema", plans.SchemaView.as_view()),
     path("tenants/<slug:tenant>/plan", plans.TenantPlanView.as_view()),
+    path("issuers", issuers.IssuersView.as_view()),
+    path("issuers/<slug:issuer>", issuers.IssuerView.as_view()),
+    path("invoices", invoices.InvoicesView.as_view()),
+    path("invoices/<uuid:invoice>", invoices.InvoiceView.as_view()),
+    path("invoices/<uuid:invoice>/documents/<slug:kind>", invoices.InvoiceDocumentView.as_view()),
+    path("invoices/<uuid:invoice>/send", invoices.SendInvoiceView.as_view()),
+    path("invoices/<uuid:invoice>/pay", invoices.PayInvoiceView.as_view()),
+    path("invoices/<uuid:invoice>/void", invoices.VoidInvoiceView.as_view()),
+    path("tenants/<slug:tenant>/months/<str:month>/invoice-draft", invoices.DraftInvoiceView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("reconciliation", reconciliation.ReconciliationView.as_view()),

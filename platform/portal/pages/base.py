@@ -153,6 +153,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
             Link(key="all-billing", label="Billing", icon="billing", url=reverse("portal:all-billing")),
             Link(key="months", label="Months", icon="statement", url=reverse("portal:months")),
+            Link(key="invoices", label="Invoices", icon="billing", url=reverse("portal:invoices")),
             Link(key="reconciliation", label="Reconciliation", icon="policy", url=reverse("portal:reconciliation")),
             Link(key="alerts", label="Alerts", icon="alerts", url=reverse("portal:alerts")),
             Link(key="webhooks", label="Webhooks", icon="webhooks", url=reverse("portal:webhooks")),
@@ -170,7 +171,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("savings", "Savings", "savings", "portal:savings"),
         ("statement", "Statement", "statement", "portal:statement"),
-        *((("billing", "Billing", "billing", "portal:billing"),) if principal.handles_bills_of(tenant.id) else ()),
+        *(_BILL_PAGES if principal.handles_bills_of(tenant.id) else ()),
         *(
             (("tenant-webhooks", "Webhooks", "webhooks", "portal:tenant-webhooks"),)
             if notification_rights.may_read(principal, tenant)
@@ -187,6 +188,13 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
     return tuple(
         Link(key=key, label=label, icon=icon, url=reverse(name, args=[tenant.slug])) for key, label, icon, name in names
     )
+
+
+#: For those who handle the tenant's bills.
+_BILL_PAGES = (
+    ("billing", "Billing", "billing", "portal:billing"),
+    ("tenant-invoices", "Invoices", "statement", "portal:tenant-invoices"),
+)
 
 
 def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:

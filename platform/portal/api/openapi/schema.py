@@ -23,6 +23,7 @@ ENUM_NAMES = {
     "CreditRequestStateEnum": "billing.models.credits.CreditRequest.State",
     "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
     "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",
+    "InvoiceStateEnum": "billing.invoices.states.SHOWN",
 }
 
 

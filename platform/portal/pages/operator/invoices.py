@@ -1,0 +1,161 @@
+"""Invoices of all tenants: making those of a month, a draft of one, and what becomes of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods
+
+from billing.errors import InvoiceRefused, MixedCurrencies
+from billing.invoices import drafting, finalizing, issuers, registry, steps
+from billing.invoices.documents import render
+from billing.models import Invoice, Issuer
+from billing.months import overview
+from billing.months.overview import Standing
+from billing.reports.statements import Month
+from portal.access.principal import Principal, tenant_for
+from portal.formats.invoice_download import POLICY
+from portal.pages.base import form_action, operator_page, show
+from portal.reporting import invoice_list, periods
+from tenants.errors import NotFound
+
+#: How many months the picker offers.
+MONTHS = 24
+#: Refusals that a message lists.
+NAMED = 5
+_AMOUNT = re.compile(r"[0-9]{1,12}([.,][0-9]{1,2})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A tenant's month with its invoice, if it has one."""
+
+    standing: Standing
+    row: invoice_list.Row | None
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    """Show the invoices of a month, by default the last one that is over; make those that can be made."""
+    today = timezone.now().date()
+    text = request.POST.get("month") or request.GET.get("month")
+    month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
+    if request.method == "POST":
+        return _finalize(request, principal, month)
+    found = registry.with_paid(Invoice.objects.filter(year=month.year, month=month.month).order_by("id"))
+    of_tenant = {each.tenant_id: invoice_list.row(each) for each in found}  # the last one of each
+    entries = [Entry(standing=each, row=of_tenant.get(each.id)) for each in overview.read(month.year, month.month)]
+    context = {
+        "month": month.replace(day=1),
+        "months": periods.past_months(today, MONTHS),
+        "entries": entries,
+        "has_issuer": Issuer.objects.filter(is_default=True).exists(),
+        "missing": sum(
+            each.standing.state == "closed" and (each.row is None or each.row.state == "void") for each in entries
+        ),
+    }
+    return show(request, principal, "portal/invoices.html", context, active="invoices")
+
+
+@require_GET
+@operator_page
+def draft(request: HttpRequest, principal: Principal, slug: str, month: str) -> HttpResponseBase:
+    """Show what the invoice of a month would say now."""
+    tenant = tenant_for(principal, slug)
+    first = periods.parse_month(month, timezone.now())
+    try:
+        content = drafting.draft(
+            Month(tenant=tenant, year=first.year, month=first.month), issuers.find(), timezone.now()
+        )
+    except NotFound:
+        messages.error(request, "There is no issuer yet: set your legal entity first.")
+        return redirect("portal:issuers")
+    except MixedCurrencies as error:
+        messages.error(request, f"No draft: the requests were {error}, which cannot be added.")
+        return redirect("portal:tenant-invoices", slug=slug)
+    response = HttpResponse(render.draft_document(content, render.Kind.HTML), content_type="text/html; charset=utf-8")
+    response["Content-Security-Policy"] = POLICY
+    return response
+
+
+@form_action("portal:tenant-invoices")
+@operator_page
+def change(request: HttpRequest, principal: Principal, slug: str, invoice: UUID) -> HttpResponse:
+    """Send, pay or void an invoice."""
+    tenant = tenant_for(principal, slug)
+    found = registry.find(str(invoice), tenant.id)
+    try:
+        messages.success(request, _change(request, principal, found))
+    except InvoiceRefused as error:
+        messages.error(request, f"Nothing was changed. {error}")
+    return redirect("portal:invoice", slug=slug, invoice=invoice)
+
+
+def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
+    """Make the change that the form asks for; return what it did. Raises InvoiceRefused."""
+    match request.POST.get("action"):
+        case "send":
+            steps.send(principal.actor, found)
+            return f"{found.number} is sent."
+        case "pay":
+            payment, new = steps.pay(
+                principal.actor,
+                found,
+                reference=request.POST.get("reference", ""),
+                paid_on=_date(found, request.POST.get("paid_on", "")),
+                amount_cents=_cents(found, request.POST.get("amount", "")),
+            )
+            amount = invoice_list.cents(payment.amount_cents, found.currency)
+            return f"{'Recorded' if new else 'Recorded already'}: {amount}."
+        case "void":
+            note = steps.void(principal.actor, found, request.POST.get("reason", ""))
+            return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
+        case _:
+            raise InvoiceRefused(found.number, "choose what to do")
+
+
+def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
+    slug = request.POST.get("tenant", "")
+    chosen = [tenant_for(principal, slug)] if slug else overview.tenants(month.year, month.month)
+    made, refused = 0, []
+    try:
+        for each in chosen:
+            try:
+                made += finalizing.finalize(principal.actor, Month(tenant=each, year=month.year, month=month.month))[1]
+            except InvoiceRefused as error:
+                refused.append(str(error))
+    except NotFound:
+        messages.error(request, "There is no issuer yet: set your legal entity first.")
+        return redirect("portal:issuers")
+    if made or not refused:
+        messages.success(request, f"{made} made now." if made else "Made already. Nothing was changed.")
+    for reason in refused[:NAMED]:
+        messages.error(request, reason)
+    if len(refused) > NAMED:
+        messages.error(request, f"{len(refused) - NAMED} more get none.")
+    return redirect(f"{reverse('portal:invoices')}?month={month:%Y-%m}")
+
+
+def _date(found: Invoice, text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvoiceRefused(found.number, f"{text!r} is no date", "Use one such as 2026-12-14.") from None
+
+
+def _cents(found: Invoice, text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not _AMOUNT.fullmatch(text.strip()):
+        raise InvoiceRefused(found.number, f"{text!r} is no amount", "Use one such as 12.50.")
+    return int(Decimal(text.strip().replace(",", ".")) * 100)

@@ -1,0 +1,96 @@
+"""A tenant's invoices: the list, one with its lines, payments, documents and history, and each document.
+
+For operators, and for owners and billing members of the tenant; to others they are not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing.invoices import registry
+from billing.models import Invoice
+from portal.access import audit_actors
+from portal.access.principal import Principal, tenant_for
+from portal.formats import invoice_download
+from portal.pages.base import page, show
+from portal.reporting import invoice_list
+from tenants.database.rls import as_tenant
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import AuditEntry, Tenant
+
+#: Invoices on the page; the API has all.
+SHOWN = 240
+
+
+@require_GET
+@page
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
+    """Show the tenant's invoices, the newest first."""
+    with _bills(request, principal, slug) as tenant:
+        found = registry.with_paid(Invoice.objects.filter(tenant_id=tenant.id)).order_by("-id")[:SHOWN]
+        context = {"rows": invoice_list.rows(found), "this_month": timezone.now().date().replace(day=1)}
+    return show(request, principal, "portal/tenant_invoices.html", context, active="tenant-invoices", tenant=tenant)
+
+
+@require_GET
+@page
+def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID) -> HttpResponse:
+    """Show one invoice."""
+    actor = audit_actors.shown_actor(principal)
+    with _bills(request, principal, slug) as tenant:
+        found = registry.find(str(invoice), tenant.id)
+        row = invoice_list.row(found)
+        entries = AuditEntry.objects.filter(tenant=tenant, object_kind="invoice", object_id=str(found.id))
+        context = {
+            "row": row,
+            "invoice": found,
+            "lines": [
+                (each, invoice_list.cents(each.amount_cents, found.currency))
+                for each in found.lines.order_by("position")
+            ],
+            "payments": [
+                (each, invoice_list.cents(each.amount_cents, found.currency)) for each in found.payments.order_by("id")
+            ],
+            "documents": list(found.documents.order_by("kind").defer("content")),
+            "note": getattr(found, "credit_note", None),
+            "replaced_by": getattr(found, "replaced_by", None),
+            "amounts": [
+                (name, invoice_list.cents(cents, found.currency))
+                for name, cents in (
+                    ("Net", found.net_cents),
+                    ("Tax", found.tax_cents),
+                    ("Applied", found.applied_cents),
+                )
+            ],
+            "history": list(entries.annotate(shown_actor=actor).order_by("id")),
+            "today": timezone.now().date(),
+        }
+    return show(request, principal, "portal/invoice.html", context, active="tenant-invoices", tenant=tenant)
+
+
+@require_GET
+@page
+def document(request: HttpRequest, principal: Principal, slug: str, invoice: UUID, kind: str) -> HttpResponse:
+    """Show the HTML, or download another document; ``?of=credit_note`` is that of the credit note."""
+    with _bills(request, principal, slug) as tenant:
+        found = registry.document(
+            registry.find(str(invoice), tenant.id), kind, of_credit_note=request.GET.get("of") == "credit_note"
+        )
+        return invoice_download.response(found, is_shown=kind == "html")
+
+
+@contextmanager
+def _bills(request: HttpRequest, principal: Principal, slug: str) -> Iterator[Tenant]:
+    """Yield the tenant, whose rows the block reads. Raises NotFound unless this principal handles its bills."""
+    tenant = tenant_for(principal, slug)
+    if not principal.handles_bills_of(tenant.id):
+        raise NotFound("page", request.path)
+    with as_tenant(TenantId(tenant.id)):
+        yield tenant

@@ -1,0 +1,220 @@
+"""Invoices in the API and on their pages: operators make and change them, a tenant's billing people read its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from billing.accounts import account
+from billing.invoices import finalizing, issuers
+from billing.models import Invoice, InvoicePayment
+from billing.months import closing
+from billing.reports.statements import Month
+from tenants.models import AuditEntry, Membership, Tenant, User
+from tests.portal import fixtures
+from tests.portal.conftest import error_of
+from tests.portal.fixtures import OPERATOR, World
+
+SignIn = Callable[[User], Client]
+MARCH = datetime(2026, 3, 16, 12, 0, tzinfo=UTC)
+INVOICES, PAGE = "/api/v1/invoices", "/portal/tenants/acme/invoices/"
+TODAY = f"{timezone.now():%Y-%m-%d}"
+
+
+@pytest.fixture
+def closed(world: World) -> World:
+    """Acme's March, closed, with 3.00006 of usage; an issuer with 19 % tax."""
+    Tenant.objects.update(created_at=datetime(2026, 1, 1, tzinfo=UTC))
+    row = msgspec.structs.replace(fixtures.answered(world, world.acme, MARCH, 1), prompt_tokens=20_000_000)
+    fixtures.store([row])
+    values = {"legal_name": "Hearth", "city": "Berlin", "country": "DE", "tax_id": "DE1", "tax_rate_bp": 1900}
+    issuers.set_issuer(OPERATOR, "berlin", values)
+    account.change(OPERATOR, world.acme.tenant, country="DE")
+    closing.close(OPERATOR, march(world))
+    return world
+
+
+@pytest.fixture
+def invoice(closed: World) -> Invoice:
+    """The invoice of it, over 3.57."""
+    return finalizing.finalize(OPERATOR, march(closed))[0]
+
+
+def march(world: World) -> Month:
+    return Month(tenant=world.acme.tenant, year=2026, month=3)
+
+
+def post(client: APIClient, path: str, body: dict[str, Any] | None = None, **headers: Any) -> Any:
+    return client.post(path, body or {}, format="json", **headers)
+
+
+def member(world: World, role: str) -> User:
+    user = User.objects.create(username=role)
+    Membership.objects.create(user=user, tenant=world.acme.tenant, role=role)
+    return user
+
+
+def test_an_invoice_is_made_once_sent_paid_and_voided(as_operator: APIClient, closed: World) -> None:
+    made = post(as_operator, INVOICES, {"tenant": "acme", "month": "2026-03"})
+    assert made.status_code == 201, made.json()
+    found = made.json()
+    assert (found["number"], found["state"], found["total_cents"], found["open_cents"]) == (
+        "INV-000001",
+        "final",
+        357,
+        357,
+    )
+    assert [line["amount_cents"] for line in found["lines"]] == [300, 0, 0]
+    again = post(as_operator, INVOICES, {"tenant": "acme", "month": "2026-03"})
+    assert (again.status_code, again.json()) == (200, found)
+    path = f"{INVOICES}/{found['id']}"
+    assert post(as_operator, f"{path}/send").json()["state"] == "sent"
+    part = {"reference": "Wire 1", "paid_on": TODAY, "amount_cents": 100}
+    assert [post(as_operator, f"{path}/pay", part).status_code for _ in range(2)] == [201, 200]
+    rest = post(as_operator, f"{path}/pay", {"paid_on": TODAY}, HTTP_IDEMPOTENCY_KEY="Wire 2")
+    assert (rest.status_code, rest.json()["state"], rest.json()["open_cents"]) == (201, "paid", 0)
+    assert [each["reference"] for each in rest.json()["payments"]] == ["Wire 1", "Wire 2"]
+    void = post(as_operator, f"{path}/void", {"reason": "wrong name"}).json()
+    assert (void["state"], void["credit_note"]["number"], void["voided_by"]) == ("void", "CN-000001", "ada")
+    refused = post(as_operator, f"{path}/void", {"reason": "again"})
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "invoice_refused")
+    assert InvoicePayment.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("", {"tenant": "acme", "month": "2026-04"}, (409, "invoice_refused")),
+        ("", {"tenant": "acme", "month": "2026-13"}, (400, "invalid_value")),
+        ("", {"tenant": "nobody", "month": "2026-03"}, (404, "tenant_not_found")),
+        ("", {"tenant": "acme", "month": "2026-03", "issuer": "rome"}, (404, "issuer_not_found")),
+        ("", {"tenant": "acme"}, (400, "required")),
+        ("", {"tenant": "acme", "month": "2026-03", "number": "INV-9"}, (400, "invalid")),
+        ("/pay", {"paid_on": TODAY}, (400, "invalid")),
+        ("/pay", {"paid_on": TODAY, "reference": "a\0"}, (400, "null_characters_not_allowed")),
+        ("/pay", {"paid_on": TODAY, "reference": "a", "amount_cents": 10**18}, (400, "max_value")),
+        ("/pay", {"paid_on": TODAY, "reference": "a", "amount_cents": 9999}, (409, "invoice_refused")),
+        ("/pay", {"paid_on": "soon", "reference": "a"}, (400, "invalid")),
+        ("/void", {}, (400, "required")),
+    ],
+)
+def test_what_is_wrong_is_named_and_changes_nothing(
+    as_operator: APIClient, closed: World, path: str, body: dict[str, Any], code: tuple[int, str]
+) -> None:
+    if path:
+        path = f"/{finalizing.finalize(OPERATOR, march(closed))[0].id}{path}"
+    before = AuditEntry.objects.count(), Invoice.objects.count()
+    answer = post(as_operator, f"{INVOICES}{path}", body)
+    assert (answer.status_code, error_of(answer)["code"]) == code
+    assert (AuditEntry.objects.count(), Invoice.objects.count()) == before
+
+
+def test_the_tenants_billing_people_read_their_own_invoices_and_nobody_elses(
+    signed_in: SignIn, as_operator: APIClient, invoice: Invoice, closed: World
+) -> None:
+    path = f"{INVOICES}/{invoice.id}"
+    for user in (closed.acme.owner, member(closed, "billing")):
+        reader = signed_in(user)
+        [row] = reader.get(INVOICES).json()["data"]
+        assert (row["number"], row["state"], row["finalized_by"]) == ("INV-000001", "final", None)
+        assert reader.get(path).json()["lines"][0]["amount_cents"] == 300
+        for each in invoice.documents.all():
+            answer = reader.get(f"{path}/documents/{each.kind}")
+            assert hashlib.sha256(answer.content).hexdigest() == each.sha256
+        assert "INV-000001" in reader.get(PAGE).content.decode()
+        shown = reader.get(f"{PAGE}{invoice.id}/").content.decode()
+        assert "357" not in shown and "3.57" in shown and 'data-testid="pay"' not in shown
+        assert reader.post(f"{path}/void", {"reason": "mine"}, content_type="application/json").status_code == 403
+        assert reader.post(f"{PAGE}{invoice.id}/change/", {"action": "void", "reason": "mine"}).status_code == 404
+    stranger = signed_in(closed.globex.owner)
+    assert stranger.get(INVOICES).json()["data"] == []
+    assert stranger.get(f"{INVOICES}?tenant=acme").status_code == 404
+    for address in (path, f"{path}/documents/pdf", PAGE, f"{PAGE}{invoice.id}/", f"{PAGE}{invoice.id}/pdf/"):
+        assert stranger.get(address).status_code == 404, address
+    own = address.replace("acme", "globex")
+    assert stranger.get(own).status_code == 404
+    viewer = signed_in(member(closed, "viewer"))
+    assert (viewer.get(path).status_code, viewer.get(PAGE).status_code) == (403, 404)
+    assert "/invoices/" not in viewer.get("/portal/tenants/acme/").content.decode()
+
+
+def test_lists_are_filtered_paged_and_downloaded(as_operator: APIClient, invoice: Invoice) -> None:
+    assert len(as_operator.get(f"{INVOICES}?tenant=acme&month=2026-03&limit=1").json()["data"]) == 1
+    assert as_operator.get(f"{INVOICES}?tenant=globex").json()["data"] == []
+    assert as_operator.get(f"{INVOICES}?after={invoice.id}").json()["data"] == []
+    assert as_operator.get(f"{INVOICES}?state=paid").json()["data"] == []
+    assert error_of(as_operator.get(f"{INVOICES}?state=lost"))["param"] == "state"
+    text = b"".join(as_operator.get(f"{INVOICES}?format=csv").streaming_content).decode()  # type: ignore[attr-defined]
+    header, row = (line.split(",") for line in text.splitlines())
+    assert dict(zip(header, row, strict=True)) | {"number": "INV-000001", "total": "3.57", "open": "3.57"} == dict(
+        zip(header, row, strict=True)
+    )
+
+
+def test_a_draft_is_no_invoice(as_operator: APIClient, closed: World) -> None:
+    draft = as_operator.get("/api/v1/tenants/acme/months/2026-03/invoice-draft").json()
+    assert (draft["kind"], draft["number"], draft["total_cents"]) == ("draft", "DRAFT", 357)
+    assert not Invoice.objects.exists()
+
+
+def test_an_issuer_is_set_and_what_is_wrong_is_named(as_operator: APIClient, world: World) -> None:
+    path = "/api/v1/issuers/berlin"
+    assert error_of(as_operator.get(path))["code"] == "issuer_not_found"
+    for body, param in (
+        ({"city": "Berlin", "country": "DE"}, "legal_name"),
+        ({"legal_name": "H", "city": "Berlin", "country": "XX"}, "country"),
+        ({"legal_name": "H", "city": "Berlin", "country": "DE", "iban": "DE00370400440532013000"}, "iban"),
+        ({"legal_name": "H", "city": "Berlin", "country": "DE", "tax_rate_bp": 1900}, "tax_id"),
+        ({"legal_name": "H", "city": "Berlin", "country": "DE", "tax_rate_bp": 10_001}, "tax_rate_bp"),
+        ({"legal_name": "H\u0007", "city": "Berlin", "country": "DE"}, "legal_name"),
+        ({"legal_name": "H", "city": "Berlin", "country": "DE", "next_invoice": 7}, "next_invoice"),
+        ({"legal_name": "H", "city": "Berlin", "country": "DE", "timezone": "Mars/X"}, "timezone"),
+    ):
+        answer = as_operator.patch(path, body, format="json")
+        assert (answer.status_code, error_of(answer)["param"]) == (400, param), body
+    made = as_operator.patch(path, {"legal_name": "Hearth", "city": "Berlin", "country": "de"}, format="json").json()
+    assert (made["is_default"], made["country"], made["next_invoice"]) == (True, "DE", 1)
+    assert [each["name"] for each in as_operator.get("/api/v1/issuers").json()["data"]] == ["berlin"]
+
+
+def test_an_operator_makes_and_changes_invoices_on_pages(signed_in: SignIn, closed: World) -> None:
+    browser = signed_in(closed.operator)
+    page = browser.get("/portal/invoices/?month=2026-03").content.decode()
+    assert "Make 1 invoice" in page and "draft" in page
+    draft = browser.get("/portal/tenants/acme/invoice-draft/2026-03/")
+    assert "Draft invoice" in draft.content.decode() and "sandbox" in draft["Content-Security-Policy"]
+    made = browser.post("/portal/invoices/", {"month": "2026-03"}, follow=True).content.decode()
+    assert "1 made now." in made and "2026-03 of globex gets no invoice" in made and "INV-000001" in made
+    found = Invoice.objects.get()
+    change = f"{PAGE}{found.id}/change/"
+    wrong = browser.post(change, {"action": "pay", "reference": "a", "paid_on": TODAY, "amount": "x"}, follow=True)
+    assert "is no amount" in wrong.content.decode()
+    paid = browser.post(
+        change, {"action": "pay", "reference": "Wire 1", "paid_on": TODAY, "amount": "1,50"}, follow=True
+    )
+    assert "Recorded: $1.50." in paid.content.decode() and "Wire 1" in paid.content.decode()
+    void = browser.post(change, {"action": "void", "reason": "wrong <b>name</b>"}, follow=True).content.decode()
+    assert "taken back by CN-000001" in void and "wrong &lt;b&gt;name" in void and "invoice.voided" in void
+    note = browser.get(f"{PAGE}{found.id}/html/?of=credit_note")
+    assert "Credit note" in note.content.decode() and "<b>name</b>" not in note.content.decode()
+
+
+def test_the_issuer_is_set_on_its_page(signed_in: SignIn, world: World) -> None:
+    browser = signed_in(world.operator)
+    assert 'data-testid="no-issuer"' in browser.get("/portal/invoices/").content.decode()
+    form = {
+        "name": "berlin", "legal_name": "Hearth", "city": "Berlin", "country": "XX", "timezone": "UTC",
+        "invoice_prefix": "INV-", "credit_note_prefix": "CN-", "tax_rate": "0",
+    }  # fmt: skip
+    wrong = browser.post("/portal/issuers/", form)
+    assert (wrong.status_code, "is no country" in wrong.content.decode().lower()) == (400, True)
+    saved = browser.post("/portal/issuers/", form | {"country": "DE"}, follow=True).content.decode()
+    assert "Saved." in saved and "INV-1" in saved
