@@ -36,6 +36,8 @@ class BudgetLine:
     currency: str
     #: IANA name of the time zone in which its periods begin.
     timezone: str
+    #: It is the balance of a prepaid tenant, whose limit only the database has.
+    is_prepaid: bool = False
 
 
 CacheMode = Literal["off", "deterministic", "all"]

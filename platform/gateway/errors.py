@@ -11,6 +11,7 @@ GatewayError            500  itself: an unexpected failure
 ├── WrongMethod         405
 ├── RateLimited         429  carries the seconds until the next request fits
 ├── BudgetExceeded      429  the budget does not cover what the request may cost
+│   └── BalanceExceeded 402  the prepaid balance does not
 ├── EngineRefused       4xx  the engine's own error about the request, in the gateway's envelope
 ├── EngineFailed        502  every replica that was tried failed before its first byte, or the output is unusable
 │   ├── EngineGone      502  each of them closed the connection: it may be stopping while another starts
@@ -119,6 +120,12 @@ class RateLimited(GatewayError):
 class BudgetExceeded(GatewayError):
     status: int = 429
     kind: str = "rate_limit_error"
+
+
+@dataclass(eq=False)
+class BalanceExceeded(BudgetExceeded):
+    status: int = 402
+    kind: str = "billing_error"
 
 
 @dataclass(eq=False)

@@ -172,7 +172,7 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
             policy=policies.get(tenant.id),
             archived_projects=frozenset(project.id for project in archived.get(tenant.id, ())),
             limits=_by_target((_target(each), _limit(each)) for each in limits.get(tenant.id, ())),
-            budgets=_by_target((_target(each), _budget(each, tenant)) for each in budgets.get(tenant.id, ())),
+            budgets=_by_target(_budgets(tenant, budgets.get(tenant.id, ()))),
             settings={_target(each): overrides_of(each) for each in settings.get(tenant.id, ())},
             purges=purges.get(tenant.id, _NONE_PURGED),
             allowed_regions=frozenset(tenant.allowed_regions),
@@ -214,6 +214,24 @@ def _limit(limit: Limit) -> LimitLine:
         tokens_per_minute=limit.tokens_per_minute,
         concurrent_requests=limit.concurrent_requests,
     )
+
+
+def _budgets(tenant: Tenant, budgets: Iterable[Budget]) -> Iterator[tuple[Target, BudgetLine]]:
+    """Yield the hard budgets of a tenant, its prepaid balance first, each with its target."""
+    if tenant.prepaid_counter_id is not None:
+        balance = BudgetLine(
+            id=tenant.prepaid_counter_id,
+            scope="tenant",
+            model_name="",
+            period="total",
+            limit_pico=0,
+            currency=tenant.currency,
+            timezone=tenant.billing_timezone,
+            is_prepaid=True,
+        )
+        yield (None, None), balance
+    for budget in budgets:
+        yield _target(budget), _budget(budget, tenant)
 
 
 def _budget(budget: Budget, tenant: Tenant) -> BudgetLine:

@@ -339,7 +339,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/cache/purge/": lambda place: {"what": "key", "key": str(place.key.id)},
     "POST /portal/tenants/{slug}/policy/": lambda place: {"queue_seconds": "5"},
     "POST /portal/tenants/{slug}/billing/": lambda place: {
-        "payment_terms_days": "9", "issuer": "hearth", "currency": "USD",
+        "payment_terms_days": "9", "issuer": "hearth", "currency": "USD", "mode": "postpaid",
     },
     "POST /portal/tenants/{slug}/credit/change/": lambda place: {"kind": "top_up", "amount": "5", "key": "payment-9"},
     "POST /portal/tenants/{slug}/credit/{identity}/decide/": lambda place: {"action": "approve"},

@@ -24,10 +24,10 @@ from billing.models.accounts import (
     MOST_EMAILS,
     WHOLE_BASIS_POINTS,
 )
-from tenants import audit
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed
-from tenants.ids import PLATFORM_SLUG
+from tenants.ids import PLATFORM_SLUG, new_id
 from tenants.models import Budget, Tenant
 
 
@@ -56,9 +56,13 @@ class Account:
     currency: str
     #: Something was posted to the ledger, so the currency cannot be changed any more.
     currency_is_fixed: bool
+    #: ``prepaid``: requests may only spend what the credit covers; ``postpaid``: the tenant pays afterwards.
+    mode: str
     details: Details
 
 
+POSTPAID, PREPAID = "postpaid", "prepaid"
+MODES = (POSTPAID, PREPAID)
 DETAILS = tuple(field.name for field in fields(Details))
 #: What may be personal data, or name a person.
 PERSONAL = ("legal_name", "address_lines", "city", "postcode", "tax_id", "tax_note", "billing_emails")
@@ -70,14 +74,17 @@ def of(tenant: Tenant) -> Account:
     return Account(
         tenant_id=tenant.id,
         currency=tenant.currency,
+        mode=POSTPAID if tenant.prepaid_counter_id is None else PREPAID,
         currency_is_fixed=LedgerAccount.objects.filter(tenant_id=tenant.id).exists(),
         details=Details() if row is None else _details(row),
     )
 
 
 @transaction.atomic
-def change(actor: Actor, tenant: Tenant, *, currency: str | None = None, **changes: Any) -> Account:
-    """Set these details, and the currency unless it is None; return the account. Idempotent.
+def change(
+    actor: Actor, tenant: Tenant, *, currency: str | None = None, mode: str | None = None, **changes: Any
+) -> Account:
+    """Set these details, and the currency and the mode unless they are None; return the account. Idempotent.
 
     Raises BadName for a value that is not valid, NotAllowed for a currency that is fixed.
     """
@@ -97,6 +104,9 @@ def change(actor: Actor, tenant: Tenant, *, currency: str | None = None, **chang
     if currency is not None and currency != locked.currency:
         _set_currency(before, locked, currency)
         old["currency"], changed["currency"] = before.currency, currency
+    if mode is not None and mode != before.mode:
+        _set_mode(locked, mode)
+        old["mode"], changed["mode"] = before.mode, mode
     if changed:
         audit.record(
             actor,
@@ -136,6 +146,15 @@ def _set_currency(before: Account, locked: Tenant, currency: str) -> None:
     locked.currency = currency
 
 
+def _set_mode(locked: Tenant, mode: str) -> None:
+    """Let the tenant pay in advance or afterwards. A new counter has no value, so nothing is admitted before it has."""
+    if mode not in MODES:
+        raise BadName("mode", mode, f"{POSTPAID} or {PREPAID}")
+    locked.prepaid_counter_id = new_id() if mode == PREPAID else None
+    locked.save(update_fields=["prepaid_counter_id"])
+    policy_epoch.bump(tenants=[locked.id])
+
+
 def _without_personal(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in PERSONAL}
 
@@ -143,7 +162,7 @@ def _without_personal(values: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(name: str, value: Any) -> Any:
     """Return a detail as it is stored. Raises BadName."""
     if name not in _CHECKS:
-        raise BadName("account field", name, ", ".join((*DETAILS, "currency")))
+        raise BadName("account field", name, ", ".join((*DETAILS, "currency", "mode")))
     return _CHECKS[name](name, value)
 
 

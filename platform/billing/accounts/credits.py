@@ -21,6 +21,7 @@ from django.utils import timezone
 from billing import second_person
 from billing.accounts import balance, entries
 from billing.accounts.balance import Part
+from billing.budgets import spending
 from billing.errors import BadCredit, CreditRefused
 from billing.models import CreditEntry, CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
@@ -192,6 +193,13 @@ def _require_room(tenant: Tenant, request: CreditRequest, part: Part) -> None:
         what = "prepaid credit" if part.promotion_id is None else "the promotion"
         reason = f"{units(part.left_pico)} {tenant.currency} of {what} are left, less than {units(-amount)}"
         raise CreditRefused(tenant.slug, reason, "Take at most that.")
+    if amount < 0:
+        for budget in spending.prepaid_balances([tenant.id]):
+            available = max(0, spending.available_pico(budget))
+            if available + amount < 0:
+                used = "the rest covers usage that is not billed yet"
+                reason = f"{units(available)} {tenant.currency} of the balance are available, and {used}"
+                raise CreditRefused(tenant.slug, reason, "Take at most that.")
     if amount > 0 and balance.of(tenant.id).total_pico + amount > LARGEST_BALANCE_PICO:
         most = f"its credit would be above {units(LARGEST_BALANCE_PICO)} {tenant.currency}"
         raise CreditRefused(tenant.slug, most, "Add less.")

@@ -18,6 +18,7 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet, Sum
 
+from billing.budgets import prepaid
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import Buckets
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
@@ -111,11 +112,41 @@ def may_be_counted() -> bool:
 
 
 def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
-    """Return the budgets in force of these tenants, or of all, in order of id."""
+    """Return the budgets in force of these tenants, or of all, in order of id, then their prepaid balances."""
+    ids = None if tenant_ids is None else set(tenant_ids)
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
-    if tenant_ids is not None:
-        rows = rows.filter(tenant_id__in=set(tenant_ids))
-    return resolve_all(list(rows))
+    if ids is not None:
+        rows = rows.filter(tenant_id__in=ids)
+    return [*resolve_all(list(rows)), *prepaid_balances(ids)]
+
+
+def prepaid_balances(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
+    """Return the balances of these tenants, or of all, that are prepaid, as budgets."""
+    tenants = prepaid.tenants(tenant_ids)
+    limits = prepaid.limits(tenant.id for tenant in tenants) if tenants else {}
+    return [
+        ActiveBudget(
+            id=tenant.prepaid_counter_id,
+            tenant_id=tenant.id,
+            project_id=None,
+            key_ids=frozenset(),
+            model_name="",
+            period="total",
+            timezone=tenant.billing_timezone,
+            limit_pico=limits[tenant.id],
+            hard=True,
+            alert_percents=(),
+        )
+        for tenant in tenants
+        if tenant.prepaid_counter_id is not None
+    ]
+
+
+def available_pico(balance: ActiveBudget) -> int:
+    """Return what is left of a prepaid balance after all stored usage. Running requests hold more."""
+    window = balance.window(datetime.now(UTC))
+    known = spent([window]).get((window.budget_id, window.start))
+    return balance.limit_pico - (counted(balance, window) if known is None else known)
 
 
 def resolve_all(budgets: Sequence[Budget]) -> list[ActiveBudget]:

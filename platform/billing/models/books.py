@@ -256,7 +256,10 @@ class LedgerTransaction(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        indexes = (models.Index(fields=("tenant_id", "source"), name="ledger_by_tenant_and_source"),)
+        indexes = (
+            models.Index(fields=("tenant_id", "source"), name="ledger_by_tenant_and_source"),
+            models.Index(fields=("tenant_id",), condition=~Q(kind="usage"), name="ledger_but_usage"),
+        )
 
     def __str__(self) -> str:
         return self.source

@@ -7,7 +7,7 @@ import math
 from billing.pricing import amounts
 from gateway import metrics
 from gateway.admission.limit_plan import Kind, RateLimitHeader, scope_header
-from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
+from gateway.errors import BadRequest, BalanceExceeded, BudgetExceeded, RateLimited, Unavailable
 from tenants.caller_limits import BudgetLine, LimitLine
 
 #: Retry-After for a limit of zero, which only a change of the limit lifts.
@@ -55,6 +55,12 @@ def too_large(line: LimitLine, tokens: int) -> BadRequest:
 def budget_exceeded(line: BudgetLine) -> BudgetExceeded:
     """Return the error for a hard budget with less left than the request may cost."""
     metrics.limit_rejected("budget")
+    if line.is_prepaid:
+        return BalanceExceeded(
+            "The prepaid balance has less left than this request may cost. Add credit, or request fewer tokens.",
+            "insufficient_balance",
+            headers=[scope_header(line), (b"x-should-retry", b"false")],
+        )
     return BudgetExceeded(
         f"The {_owner(line)} {_PERIODS[line.period]}budget of {_money(line)}{_of_model(line)} has less left than this "
         "request may cost. Raise the budget, or request fewer tokens.",
@@ -67,7 +73,7 @@ def budget_unknown(line: BudgetLine) -> Unavailable:
     """Return the error while the counter of a hard budget is being built."""
     metrics.limit_rejected("budget_unknown")
     return Unavailable(
-        f"The remaining {_owner(line)} {_PERIODS[line.period]}budget is being computed. Retry after 1 s.",
+        f"The remaining {_named(line)} is being computed. Retry after 1 s.",
         "budget_unknown",
         headers=[(b"retry-after", b"1"), scope_header(line)],
     )
@@ -77,10 +83,14 @@ def budget_unavailable(line: BudgetLine) -> Unavailable:
     """Return the error while Redis is unavailable and this process has no reserve of a hard budget."""
     metrics.limit_rejected("budget_unavailable")
     return Unavailable(
-        f"The remaining {_owner(line)} {_PERIODS[line.period]}budget cannot be checked at the moment. Retry after 1 s.",
+        f"The remaining {_named(line)} cannot be checked at the moment. Retry after 1 s.",
         "budget_unavailable",
         headers=[(b"retry-after", b"1"), scope_header(line)],
     )
+
+
+def _named(line: BudgetLine) -> str:
+    return "prepaid balance" if line.is_prepaid else f"{_owner(line)} {_PERIODS[line.period]}budget"
 
 
 def _owner(line: LimitLine | BudgetLine) -> str:

@@ -71,24 +71,30 @@ def show(tenant: str, as_json: bool) -> None:
 @click.option("--tax-note", help="Why the rate is what it is; printed on invoices.")
 @click.option("--payment-terms", "payment_terms_days", type=int, metavar="DAYS", help="0 to 365.")
 @click.option("--email", "billing_emails", multiple=True, help="Repeatable, at most ten; replaces all addresses.")
+@click.option(
+    "--mode",
+    type=click.Choice(["postpaid", "prepaid"]),
+    help="prepaid: requests may only spend what the tenant's credit covers.",
+)
 @click.option("--issuer", type=click.Choice(["hearth", "stripe"]), help="Who writes the invoices.")
 @click.option("--currency", help="ISO 4217, three letters. Fixed once something was charged.")
-def set_account(tenant: str, currency: str | None, **given: Any) -> None:
+def set_account(tenant: str, currency: str | None, mode: str | None, **given: Any) -> None:
     """Set details of the billing account of TENANT. What is not given stays; an empty text removes a detail."""
     changes = {name: value for name, value in given.items() if value is not None and value != ()}
-    if not changes and currency is None:
+    if not changes and currency is None and mode is None:
         raise click.UsageError("Give at least one option.")
     with on_database("Nothing was changed"):
         from billing.accounts import account as accounts
         from tenants import audit
         from tenants.registry import find_tenant
 
-        found = accounts.change(audit.shell("hearth account"), find_tenant(tenant), currency=currency, **changes)
+        actor = audit.shell("hearth account")
+        found = accounts.change(actor, find_tenant(tenant), currency=currency, mode=mode, **changes)
     print("\n".join(f"{head:18} {text}".rstrip() for head, text in _lines(found)))
 
 
 def _document(found: Account) -> dict[str, Any]:
-    fixed = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed}
+    fixed = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed, "mode": found.mode}
     return {**fixed, **asdict(found.details)}
 
 
@@ -105,5 +111,6 @@ def _lines(found: Account) -> list[tuple[str, str]]:
         ("Payment terms", f"{of.payment_terms_days} days"),
         ("E-mails", ", ".join(of.billing_emails) or "none"),
         ("Invoices by", of.issuer),
+        ("Pays", "in advance" if found.mode == "prepaid" else "afterwards"),
         ("Currency", f"{found.currency}, fixed" if found.currency_is_fixed else found.currency),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 
-from billing.accounts.account import DETAILS, Account
+from billing.accounts.account import DETAILS, POSTPAID, PREPAID, Account
 from billing.models import BillingAccount
 from billing.models.accounts import LONGEST, LONGEST_TERMS_DAYS
 from portal.forms.base import Names, PageForm, choice, whole_number
@@ -42,6 +42,11 @@ class AccountForm(PageForm):
     payment_terms_days = whole_number("Payment within, in days", LONGEST_TERMS_DAYS, required=True)
     billing_emails = Names(label="E-mails for invoices", required=False, help_text="With commas between them.")
     issuer = choice("Invoices are written by", BillingAccount.Issuer.choices)
+    mode = choice(
+        "Pays",
+        ((POSTPAID, "afterwards"), (PREPAID, "in advance")),
+        help_text="In advance: requests may only spend what the credit covers.",
+    )
     currency = forms.CharField(
         label="Currency", max_length=3, help_text="Three letters. Fixed once something is charged."
     )
@@ -53,6 +58,7 @@ class AccountForm(PageForm):
             "address_lines": "\n".join(account.details.address_lines),
             "tax_rate": f"{Decimal(account.details.tax_rate_basis_points) / 100:.2f}",
             "currency": account.currency,
+            "mode": account.mode,
         }
         super().__init__(data, initial=initial)
         if account.currency_is_fixed:

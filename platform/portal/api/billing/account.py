@@ -68,6 +68,11 @@ class DetailsSerializer(serializers.Serializer[Any]):
 class ChangeAccountSerializer(DetailsSerializer):
     """What to set. Fields that are absent stay as they are."""
 
+    mode = serializers.ChoiceField(
+        choices=account.MODES,
+        required=False,
+        help_text="prepaid: requests may only spend what the tenant's credit covers, from the next second on.",
+    )
     currency = serializers.RegexField(
         r"^[A-Z]{3}$", required=False, help_text="ISO 4217. Fixed once something was charged."
     )
@@ -75,6 +80,8 @@ class ChangeAccountSerializer(DetailsSerializer):
 
 class AccountSerializer(DetailsSerializer):
     """A tenant's billing account."""
+
+    mode = serializers.ChoiceField(choices=account.MODES, read_only=True)
 
     tenant = serializers.CharField(read_only=True)
     currency = serializers.CharField(read_only=True, help_text="Of all amounts of this tenant.")
@@ -119,5 +126,5 @@ def require_may_read(principal: Principal, tenant: Tenant) -> None:
 
 
 def _document(tenant: Tenant, found: Account) -> Any:
-    fields = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed}
+    fields = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed, "mode": found.mode}
     return AccountSerializer({"tenant": tenant.slug, **fields, **asdict(found.details)}).data

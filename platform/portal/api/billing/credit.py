@@ -13,9 +13,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.accounts import balance, credits
+from billing.accounts import account, balance, credits
 from billing.accounts.balance import Balance, Part
 from billing.accounts.credits import NewCredit
+from billing.budgets import spending
 from billing.models import CreditEntry, CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
 from portal.access.principal import Principal, tenant_for
@@ -65,6 +66,13 @@ class CreditSerializer(serializers.Serializer[Balance]):
     prepaid_pico = serializers.IntegerField(read_only=True, help_text="Paid in advance and not used.")
     promotion_pico = serializers.IntegerField(read_only=True, help_text="Given and not used.")
     promotions = PartSerializer(many=True, read_only=True)
+    mode = serializers.ChoiceField(choices=account.MODES, read_only=True)
+    available_pico = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="Of a prepaid tenant: what it may still spend, after all stored usage that is not paid. Running "
+        "requests hold more.",
+    )
 
 
 class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
@@ -145,8 +153,11 @@ class CreditView(APIView):
         found = _readable(request, tenant)
         with as_tenant(TenantId(found.id)):
             has = balance.of(found.id)
+            available = [spending.available_pico(each) for each in spending.prepaid_balances([found.id])]
         names = ("total_pico", "prepaid_pico", "promotion_pico", "promotions")
         shown: Any = {"tenant": found.slug, "currency": found.currency} | {name: getattr(has, name) for name in names}
+        shown["mode"] = account.PREPAID if available else account.POSTPAID
+        shown["available_pico"] = next(iter(available), None)
         return Response(CreditSerializer(shown).data)
 
 

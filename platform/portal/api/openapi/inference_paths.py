@@ -40,7 +40,7 @@ _REQUEST_HEADERS = [
         "A request sent again with the same key runs once. 1 to 255 printable characters.",
     ),
 ]
-_ERROR_STATUSES = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "502", "503")
+_ERROR_STATUSES = ("400", "401", "402", "403", "404", "408", "409", "413", "422", "429", "502", "503")
 _RESPONSE_HEADERS = {
     "x-request-id": _response_header("Hearth's id of the request."),
     "x-cache": _response_header("hit, miss or bypass; `x-cache-reason` says why."),

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from billing import second_person
 from billing.accounts import account, balance, credits
 from billing.accounts.credits import NewCredit
+from billing.budgets import spending
 from billing.errors import BadCredit, CreditRefused
 from billing.models import CreditRequest
 from portal.access.principal import Principal, tenant_for
@@ -143,12 +144,14 @@ def _show(
     with as_tenant(TenantId(tenant.id)):
         found = account.of(tenant)
         has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
+        available = [spending.available_pico(each) for each in spending.prepaid_balances([tenant.id])]
     credit_form = credit_form or CreditForm(currency=tenant.currency)
     context = {
         "account": found,
         "details": found.details,
         "form": form,
         "balance": has,
+        "available_pico": next(iter(available), None),
         "entries": entries[:MAX_ENTRIES],
         "has_more": len(entries) > MAX_ENTRIES,
         "reversible": CreditRequest.Kind.values,

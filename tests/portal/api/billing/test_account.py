@@ -87,7 +87,8 @@ def test_a_stranger_sees_and_changes_nothing(as_globex: APIClient, signed_in: Si
 
 def test_the_form_says_what_is_wrong_and_keeps_what_was_typed(signed_in: SignIn, world: World) -> None:
     browser, address = signed_in(world.operator), "/portal/tenants/acme/billing/"
-    typed = {"legal_name": "Acme GmbH", "payment_terms_days": "14", "issuer": "hearth", "currency": "USD"}
+    typed = {"legal_name": "Acme GmbH", "payment_terms_days": "14", "issuer": "hearth"}
+    typed |= {"currency": "USD", "mode": "postpaid"}
     for wrong, problem in (
         ({"country": "ZZ"}, "ISO 3166-1"),
         ({"tax_rate": "101"}, "0 to 100"),
