@@ -9,12 +9,14 @@ from collections.abc import Iterable
 
 from celery import current_app, shared_task
 from django.db import transaction
+from django.utils import timezone
 from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from workers import metrics
 from workers.scheduler import node_certificates, reconciler
+from workers.serving import reserved_hours
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,12 @@ def reconcile_fleet() -> None:
     node_certificates.sign_due()
     for node in outcome.nodes if outcome else ():
         current_app.send_task(POKE, queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
+
+
+@shared_task(name="workers.tasks.measure_reserved")
+def measure_reserved() -> int:
+    """Store how far reserved slots were available in hours that are over; return how many hours."""
+    return reserved_hours.measure(timezone.now())
 
 
 def hint(nodes: Iterable[str]) -> None:

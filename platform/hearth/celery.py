@@ -72,6 +72,11 @@ app.conf.beat_schedule = {
     },
 }
 if find_spec("billing.tasks") is not None:
+    app.conf.beat_schedule["reserved"] = {
+        "task": "workers.tasks.measure_reserved",
+        "schedule": 600.0,
+        "options": {"queue": "control", "expires": 600.0},
+    }
     app.conf.beat_schedule["retention"] = {
         "task": "retention.tasks.maintain",
         "schedule": 3600.0,

@@ -36,6 +36,7 @@ INSTALLED_APPS = [
     "tenants",
     "catalogue",
     "notifications",
+    "reserved_capacity",
     "billing",
     "workers",
     "retention",

@@ -38,6 +38,8 @@ from notifications.webhooks import endpoints as webhook_endpoints
 from portal import urls as page_urls
 from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
+from reserved_capacity import registry as reserved_capacity
+from reserved_capacity.registry import Wanted
 from tenants import registry
 from tenants.audit import Actor
 from tenants.keys import keys, scrape_tokens, tokens
@@ -91,6 +93,10 @@ CLOSED = "2023-12"
 #: A plan, and a month that has not begun.
 PLAN = "gold"
 LATER = f"{timezone.now().year + 1}-06"
+#: A reservation to make.
+RESERVED = {
+    "tenant": "acme", "deployment": "rolled", "slots": 1, "slot_hour_pico": 1, "starts_at": f"{LATER}-01T00:00:00Z",
+}  # fmt: skip
 #: A file of prices.
 PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_million\n{fixtures.MODEL},0.16,0.02,0.61\n"
 #: A node whose agent is silent.
@@ -121,6 +127,7 @@ class Scene:
     own: Place
     other: Place
     fleet: fleet_fixture.Warmth
+    reservation_id: UUID
     token_id: UUID
     #: A change of credit that waits for a second person, and an entry.
     credit_request_id: UUID
@@ -216,6 +223,7 @@ class Scene:
             "kind": "html" if "invoices" in path else "completions",
             "verb": "test",
             "invoice": self.invoice_id, "issuer": "demo",
+            "reservation": self.reservation_id,
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
             "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
         }  # fmt: skip
@@ -263,6 +271,8 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
     "PUT /plans/{plan}": lambda place: {"from_month": LATER, "terms": {}},
     "POST /plans/{plan}/preview": lambda place: {"terms": {}},
+    "POST /reservations": lambda place: RESERVED,
+    "POST /reservations/{reservation}/end": lambda place: {},
     "PUT /tenants/{tenant}/plan": lambda place: {"plan": PLAN, "from_month": LATER},
     "POST /prices": lambda place: {
         "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
@@ -308,6 +318,9 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
+    "POST /portal/reservations/": lambda place: {
+        "action": "set", "tenant": "acme", "deployment": ROLLED, "slots": "1", "slot_hour": "2.50", "from": LATER,
+    },
     "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
     "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
     "POST /portal/fleet/file/": lambda place: {
@@ -396,6 +409,7 @@ def build(world: World, folder: Path) -> Scene:
         own=_place(world, world.acme.project, 1, folder),
         other=_place(world, hr, 2, folder),
         fleet=fleet,
+        reservation_id=_reserved(world),
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
         invoice_id=invoice_id,
@@ -408,6 +422,12 @@ def build(world: World, folder: Path) -> Scene:
         apis=apis,
         pages=browsers,
     )
+
+
+def _reserved(world: World) -> UUID:
+    start = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
+    wanted = Wanted(deployment="kept", slots=1, starts_at=start, ends_at=None, slot_hour_pico=1)
+    return reserved_capacity.reserve(fixtures.OPERATOR, world.acme.tenant, wanted, fixtures.MODEL).id
 
 
 def is_placed(action: str) -> bool:

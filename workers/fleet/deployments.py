@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from catalogue import registry
 from catalogue.models import Model, ModelRevision
 from tenants import audit
 from tenants.audit import Actor
 from workers.errors import BadCount, Conflict, NotFound
-from workers.fleet import rollouts
+from workers.fleet import reserved_capacity, rollouts
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
 from workers.scheduler import placeholder_pools, reconciler, slot_leases
 from workers.scheduler.rollout import deployment_pools
@@ -138,7 +139,7 @@ def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = No
     """Set how many replicas a deployment has: a fixed number, or a range in which scaling decides.
 
     The same numbers twice change nothing. Nodes on which the deployment failed are tried again. Waits for a running
-    tick. Raises NotFound, BadCount.
+    tick. Raises NotFound, BadCount; Refused for a maximum below what tenants have reserved.
     """
     most = replicas if maximum is None else maximum
     _check_bounds(replicas, most)
@@ -146,6 +147,7 @@ def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = No
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
+    reserved_capacity.require_range(row, most, timezone.now())
     before = _bounds(row)
     row.min_replicas, row.max_replicas = replicas, most
     row.desired_replicas = min(max(row.desired_replicas, replicas), most)
@@ -175,11 +177,12 @@ def set_drain(actor: Actor, deployment: str, seconds: int) -> None:
 def archive(actor: Actor, model: Model) -> int:
     """Archive the deployments of a model, whose replicas drain and stop; return how many were not archived before.
 
-    They keep their bounds for :func:`restore`. Waits for a running tick.
+    They keep their bounds for :func:`restore`. Waits for a running tick. Raises Refused while slots are reserved.
     """
     reconciler.lock(wait=True)
     rows = list(_of_model(model).filter(archived_at=None))
     for row in rows:
+        reserved_capacity.require_range(row, 0, timezone.now())
         Deployment.objects.filter(id=row.id).update(archived_at=Now())
         rollouts.end_open(actor, row, f"{actor.name} archived the model")
         audit.record(actor, "deployment.archived", ("deployment", row.id), after={"name": row.name})

@@ -65,7 +65,7 @@ class ScalingTarget:
 
 @transaction.atomic
 def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = None) -> Effect:
-    """Set how many replicas a deployment has; see ``deployments.scale``. Raises NotFound, BadCount."""
+    """Set how many replicas a deployment has; see ``deployments.scale``. Raises NotFound, BadCount, Refused."""
     reconciler.lock(wait=True)
     known = lookup.deployment(deployment)
     row = deployments.scale(actor, deployment, minimum, maximum)

@@ -7,6 +7,7 @@ decisions, in a number of statements that does not depend on the number of repli
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from django.db import connection
 from django.db.models import Avg, Count, FilteredRelation, Q, Sum
 from django.db.models.functions import Now
 
+from reserved_capacity import registry
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
 from workers.scheduler import load_curves, scaling_policy, scaling_signals, staging
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
@@ -61,6 +63,8 @@ class _Fleet:
     targets: Targets
     #: Deployments with an open rollout.
     rolling: frozenset[UUID]
+    #: Slots of each deployment, by its name, that are reserved now or soon.
+    reserved: Mapping[str, int]
 
 
 def decide_all() -> int:
@@ -118,6 +122,7 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
         engines=_engines({row.id for row in rows if row.objectives}),
         targets=learned_targets.read(rows),
         rolling=rolling,
+        reserved=registry.slots_now(now),
     )
 
 
@@ -200,10 +205,12 @@ def _open_slots() -> dict[UUID, list[int]]:
 
 def _facts(row: Deployment, fleet: _Fleet) -> Facts:
     pools = tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id])
+    reserved = min(row.max_replicas, math.ceil(fleet.reserved.get(row.name, 0) / row.slots_per_replica))
     return Facts(
         now=fleet.now,
         desired=row.desired_replicas,
-        min_replicas=row.min_replicas,
+        min_replicas=max(row.min_replicas, reserved),
+        reserved_replicas=reserved,
         max_replicas=row.max_replicas,
         target_tokens=row.target_tokens_per_replica,
         up_delay_seconds=row.scale_up_delay_seconds,

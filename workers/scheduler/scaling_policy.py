@@ -93,6 +93,8 @@ class Facts:
     #: What its engines report, and the signals of these that scaling follows.
     engines: EngineFacts = SILENT
     objectives: Objectives = NONE
+    #: Those of the minimum that tenants have reserved.
+    reserved_replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +124,11 @@ def decide(facts: Facts) -> Decision:
 
     The number rises once more replicas were wanted for the whole up delay while none was starting. It falls once fewer
     were wanted for the whole down delay, to the largest number wanted in that time. From zero it rises at once. A
-    deployment whose minimum equals its maximum keeps its number. Without any report of load nothing changes.
+    deployment whose minimum equals its maximum keeps its number. Without any report of load nothing changes. Below what
+    is reserved the number rises at once, whatever the load.
     """
+    if facts.desired < facts.reserved_replicas:
+        return _reserve(facts)
     if facts.min_replicas == facts.max_replicas:
         return _release_all(facts)
     if facts.load is None:
@@ -380,6 +385,18 @@ def _busy_lately(facts: Facts) -> bool:
 def _starting(facts: Facts, prepared: Mapping[UUID, int]) -> int:
     """Return how many replicas start to serve the load, without those that only prepare a pool and still do."""
     return sum(max(0, pool.starting - min(pool.prepared, prepared[pool.id])) for pool in facts.pools)
+
+
+def _reserve(facts: Facts) -> Decision:
+    count = facts.reserved_replicas
+    step = Step(
+        action="up",
+        before=facts.desired,
+        after=count,
+        reason=f"{_replicas(count)} {'is' if count == 1 else 'are'} reserved by tenants",
+    )
+    kept = {pool.id: pool.prepared for pool in facts.pools}
+    return _decision(facts, count, kept, Memory(), (step,))
 
 
 def _release_all(facts: Facts) -> Decision:

@@ -24,6 +24,7 @@ from billing.models.accounts import (
     MOST_EMAILS,
     WHOLE_BASIS_POINTS,
 )
+from reserved_capacity.models import CapacityReservation
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed
@@ -138,6 +139,7 @@ def _set_currency(before: Account, locked: Tenant, currency: str) -> None:
     others = {
         "a price book": PriceBook.objects.filter(tenant_id=locked.id),
         "a plan": TenantPlan.objects.filter(tenant_id=locked.id, plan__isnull=False),
+        "a reservation": CapacityReservation.objects.filter(tenant_id=locked.id),
         "a budget": Budget.objects.filter(tenant_id=locked.id, archived_at=None),
     }
     if has := [what for what, rows in others.items() if rows.exists()]:

@@ -10,6 +10,7 @@ from billing.accounts import account
 from billing.invoices import appendix, issuers, wording
 from billing.invoices.content import Applied, Content, Kind, Line, Party, tax_of
 from billing.models import Issuer
+from billing.plans.calculation import OF_RESERVATIONS
 from billing.reports import statements
 from billing.reports.statements import Month, Statement
 from tenants.ids import TenantId
@@ -125,7 +126,7 @@ def _lines(found: Statement) -> tuple[Line, ...]:
     ]
     terms = [
         Line(
-            description=wording.terms(found.plan, line.text),
+            description=wording.terms(None if line.kind in OF_RESERVATIONS else found.plan, line.text),
             amount_pico=line.amount_pico,
             amount_cents=line.amount_cents,
         )

@@ -19,25 +19,28 @@ from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
 TERMS = "terms"
+#: By reserved capacity.
+RESERVED = "reserved"
 #: What a charge debits and credits.
 CHARGED = (LedgerAccount.Kind.RECEIVABLE, LedgerAccount.Kind.REVENUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """What one tenant owes for requests of a quarter of an hour, or by the terms of its plan, which may be negative."""
+    """What one tenant owes for requests of a quarter of an hour, or by terms or reservations, which may be negative."""
 
     tenant_id: UUID
     currency: str
     amount_pico: int
     usage_ids: tuple[UUID, ...] = ()
-    #: The unique name of a posting by terms; empty for usage.
+    #: The unique name of a posting by terms or reservations; empty for usage.
     terms: str = ""
+    terms_kind: str = TERMS
 
     @property
     def kind(self) -> str:
         """Return what it is for."""
-        return TERMS if self.terms else USAGE
+        return self.terms_kind if self.terms else USAGE
 
     @property
     def source(self) -> str:

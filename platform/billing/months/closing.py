@@ -27,6 +27,7 @@ from billing.models import BillingMonth, MonthLine, MonthProjectLine, WalOffset
 from billing.months import terms_posting
 from billing.reports import savings_statement, statements
 from billing.reports.statements import Line, Month, Statement
+from reserved_capacity import measured
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, first_id_at
@@ -51,6 +52,7 @@ def close(
     _require_past(month, now)
     _require_drained(month, without_nodes)
     _require_order(month)
+    _require_measured(month)
     found = _statement(month)
     promotions.expire_of(month.tenant.id, now)
     closing = _freeze(actor, month, found)
@@ -127,6 +129,17 @@ def _require_order(month: Month) -> None:
     if earlier is not None:
         at = moment_of(earlier).astimezone(month.start.tzinfo)
         raise _refused(month, f"{at:%Y-%m} has charges and is open", f"Close {at:%Y-%m} first.")
+
+
+def _require_measured(month: Month) -> None:
+    """Raise NotClosed for an hour of reserved capacity whose availability is not known."""
+    missing = measured.first_missing(month.tenant.id, month.start, month.end)
+    if missing is not None:
+        raise _refused(
+            month,
+            f"how far its reserved capacity was available from {missing.isoformat()} on is not measured yet",
+            "The control worker does it every ten minutes; see that it runs.",
+        )
 
 
 def _statement(month: Month) -> Statement:

@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 from billing.errors import MixedCurrencies
 from billing.months import overview
-from billing.plans import calculation, registry
+from billing.plans import calculation, registry, reserved_hours
+from billing.plans.reserved import ReservedTime
 from billing.plans.terms import Terms
 from billing.pricing.classes import PARENTS
 from billing.pricing.prices import PriceTable
@@ -62,7 +63,7 @@ def of_terms(terms: Terms, currency: str, tenants: Iterable[Tenant], now: dateti
     def change(_: Month, was: Statement) -> Statement | str:
         if was.currency != currency:
             return f"charged in {was.currency}"
-        return replace(was, terms=calculation.apply(terms, was.lines))
+        return replace(was, terms=calculation.apply(terms, was.lines, _reserved(was)))
 
     return _previews(tenants, now, change)
 
@@ -88,7 +89,7 @@ def of_prices(
         ]
         lines = [line for line in lines if not line.is_free_request]
         agreed = registry.agreed(was.tenant_id, date(was.year, was.month, 1))
-        terms = calculation.apply(agreed.terms, lines) if agreed is not None else ()
+        terms = calculation.apply(Terms() if agreed is None else agreed.terms, lines, _reserved(was))
         return replace(was, lines=tuple(lines), terms=terms)
 
     return _previews(tenants, now, change)
@@ -109,6 +110,10 @@ def _previews(
             yield Preview(month=month, was=was, would_be=None, problem=found)
         else:
             yield Preview(month=month, was=was, would_be=found)
+
+
+def _reserved(was: Statement) -> Sequence[ReservedTime]:
+    return reserved_hours.read(was.tenant_id, was.start, was.end)
 
 
 def _has_more_than_tokens(rates: Rates) -> bool:

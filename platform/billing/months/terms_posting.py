@@ -1,4 +1,4 @@
-"""Post what the terms of a tenant's plan add to a closed month; reopening the month posts the reversal."""
+"""Post what reserved capacity and a tenant's plan add to a closed month; reopening the month posts the reversal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from billing.ledger import ledger
 from billing.ledger.ledger import Posting
 from billing.models import BillingMonth, MonthTermsLine
-from billing.plans.calculation import TermsLine
+from billing.plans.calculation import OF_RESERVATIONS, TermsLine
 from tenants.ids import new_id
 
 
@@ -46,6 +46,7 @@ def _post(closing: BillingMonth, rows: Sequence[MonthTermsLine]) -> None:
             currency=closing.currency,
             amount_pico=int(row.amount_pico),
             terms=f"{closing.id}:{row.position}{':reversal' if row.is_reversal else ''}",
+            terms_kind=ledger.RESERVED if row.kind in OF_RESERVATIONS else ledger.TERMS,
         )
         for row in rows
     ]

@@ -1,7 +1,8 @@
-"""What the terms of a plan make of a month's usage at list prices. Pure and exact.
+"""What reserved capacity and the terms of a plan make of a month's usage at list prices. Pure and exact.
 
-The order is fixed: allowances, tiers, discounts, minimum; within each as in the document. Each step applies to the
-tokens and charges that the steps before left:
+Reserved capacity comes first (``billing.plans.reserved``): its price, its credits, and the tokens that it includes. The
+order of a plan's terms is fixed: allowances, tiers, discounts, minimum; within each as in the document. Each step
+applies to the tokens and charges that the steps before left:
 
     allowance   pays for tokens, or for charges, as long as it lasts
     tiers       the tokens above a step, up to the next, cost a percentage less
@@ -23,11 +24,14 @@ from fractions import Fraction
 from typing import Literal, Protocol
 
 from billing.plans import wording
+from billing.plans.reserved import ReservedTime
 from billing.plans.terms import HUNDRED_PERCENT, Allowance, Discount, Terms, Tiers, hundredths, pico
 from billing.pricing.amounts import PICO_PER_CENT, cents
 from billing.pricing.classes import PER_REQUEST, LineClass
 
-Kind = Literal["allowance", "tier", "discount", "minimum"]
+Kind = Literal["reserved", "not_available", "reserved_tokens", "allowance", "tier", "discount", "minimum"]
+#: Those of reserved capacity, which no plan has.
+OF_RESERVATIONS: frozenset[Kind] = frozenset({"reserved", "not_available", "reserved_tokens"})
 
 
 class UsageLine(Protocol):
@@ -68,10 +72,10 @@ class _Rest:
     has_discount: bool = False
 
 
-def apply(terms: Terms, usage: Sequence[UsageLine]) -> tuple[TermsLine, ...]:
-    """Return the lines that the terms add to these usage lines; none for a step that changes nothing."""
+def apply(terms: Terms, usage: Sequence[UsageLine], reserved: Sequence[ReservedTime] = ()) -> tuple[TermsLine, ...]:
+    """Return the lines that reserved capacity and terms add to these usage lines; none for what changes nothing."""
     rests = [_rest(line) for line in usage]
-    lines = [*_reductions(terms, rests)]
+    lines = [*_of_reserved(reserved), *_reductions(terms, rests, reserved)]
     due_cents = sum(cents(line.amount_pico) for line in usage) + sum(line.amount_cents for line in lines)
     missing = pico(terms.minimum) - due_cents * PICO_PER_CENT
     if missing > 0:
@@ -84,9 +88,17 @@ def _rest(line: UsageLine) -> _Rest:
     return _Rest(line=line, tokens=Fraction(tokens), pico=Fraction(line.amount_pico))
 
 
-def _reductions(terms: Terms, rests: list[_Rest]) -> Iterator[TermsLine]:
+def _of_reserved(reserved: Sequence[ReservedTime]) -> Iterator[TermsLine]:
+    for each in reserved:
+        yield TermsLine(kind="reserved", text=wording.reserved_line(each), amount_pico=each.price_pico)
+        if each.missing_seconds:
+            text = wording.not_available_line(each)
+            yield TermsLine(kind="not_available", text=text, amount_pico=-each.credit_pico)
+
+
+def _reductions(terms: Terms, rests: list[_Rest], reserved: Sequence[ReservedTime]) -> Iterator[TermsLine]:
     before = _total(rests)
-    for kind, text, tokens in _steps(terms, rests):
+    for kind, text, tokens in _steps(terms, rests, reserved):
         after = _total(rests)
         if after != before:
             yield TermsLine(kind=kind, text=text, tokens=tokens, amount_pico=after - before)
@@ -97,8 +109,14 @@ def _total(rests: list[_Rest]) -> int:
     return round(sum((rest.pico for rest in rests), Fraction()))
 
 
-def _steps(terms: Terms, rests: list[_Rest]) -> Iterator[tuple[Kind, str, int | None]]:
+def _steps(
+    terms: Terms, rests: list[_Rest], reserved: Sequence[ReservedTime]
+) -> Iterator[tuple[Kind, str, int | None]]:
     """Take off one step after another; yield its kind, its text and its tokens each time."""
+    for each in reserved:
+        about = [rest for rest in rests if rest.line.model_name in each.model_names]
+        included = _include(each.included_tokens, about)
+        yield "reserved_tokens", wording.reserved_tokens_line(each), included
     for allowance in terms.allowances:
         tokens = _allow(allowance, rests)
         yield "allowance", wording.allowance_line(allowance), tokens
@@ -122,18 +140,27 @@ def _allow(allowance: Allowance, rests: list[_Rest]) -> int | None:
     """Pay for what the allowance lasts for; return how many tokens, None if it is one of charges."""
     about = _about(allowance, rests)
     if allowance.tokens is not None:
-        about = [rest for rest in about if rest.tokens]
-        used = sum((rest.tokens for rest in about), Fraction())
-        paid = min(used, Fraction(allowance.tokens))
-    else:
-        assert allowance.amount is not None
-        used = sum((rest.pico for rest in about), Fraction())
-        paid = min(used, Fraction(pico(allowance.amount)))
+        return _include(allowance.tokens, about)
+    assert allowance.amount is not None
+    used = sum((rest.pico for rest in about), Fraction())
+    _keep(about, used, min(used, Fraction(pico(allowance.amount))))
+    return None
+
+
+def _include(tokens: int, about: list[_Rest]) -> int:
+    """Pay for tokens as long as so many last; return how many that were, rounded."""
+    about = [rest for rest in about if rest.tokens]
+    used = sum((rest.tokens for rest in about), Fraction())
+    paid = min(used, Fraction(tokens))
+    _keep(about, used, paid)
+    return round(paid)
+
+
+def _keep(about: list[_Rest], used: Fraction, paid: Fraction) -> None:
     left = 1 - paid / used if used else Fraction(1)
     for rest in about:
         rest.tokens *= left
         rest.pico *= left
-    return round(paid) if allowance.tokens is not None else None
 
 
 def _graduate(tiers: Tiers, rests: list[_Rest]) -> Iterator[tuple[Kind, str, int | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from billing.plans.reserved import HOUR_SECONDS, ReservedTime
 from billing.plans.terms import Allowance, Discount, Step, Terms, Tiers, hundredths, pico
 from billing.pricing import amounts
 
@@ -37,6 +38,24 @@ def discount_line(discount: Discount) -> str:
 def minimum_line(terms: Terms) -> str:
     """Return the text of the line that brings a month to its minimum."""
     return f"Up to the minimum of {_amount(terms.minimum)}"
+
+
+def reserved_line(reserved: ReservedTime) -> str:
+    """Return the text of the line of reserved slot hours."""
+    slots = f"{reserved.slots:,} {'slot' if reserved.slots == 1 else 'slots'}"
+    each = amounts.units(reserved.slot_hour_pico)
+    return f"{reserved.hours:,} hours of {slots} of {reserved.deployment} reserved, {each} a slot and hour"
+
+
+def not_available_line(reserved: ReservedTime) -> str:
+    """Return the text of the credit for slots that were not available."""
+    hours = f"{reserved.missing_seconds / HOUR_SECONDS:,.2f}"
+    return f"Credit for {hours} slot hours of {reserved.deployment} that were not available"
+
+
+def reserved_tokens_line(reserved: ReservedTime) -> str:
+    """Return the text of the line of the tokens that reserved slot hours include."""
+    return f"{reserved.included_tokens:,} tokens included in the slot hours of {reserved.deployment}"
 
 
 def _sentences(terms: Terms, currency: str) -> Iterator[str]:

@@ -23,8 +23,9 @@ from billing.errors import MixedCurrencies, RequestsDeleted
 from billing.ledger import ledger
 from billing.ledger.ledger import BilledMonth
 from billing.models import BillingMonth, FinalStatement, MonthLine, MonthTermsLine, PriceVersion, UsageRecord
-from billing.plans import calculation, registry
+from billing.plans import calculation, registry, reserved_hours
 from billing.plans.calculation import Kind, TermsLine
+from billing.plans.terms import Terms
 from billing.pricing import amounts
 from billing.pricing.amounts import PICO_PER_CENT, cents
 from billing.pricing.classes import PARENTS, PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
@@ -119,7 +120,7 @@ class Statement:
     unrated_requests: int
     #: What the tenant owes for the month according to the ledger; None for one project, which has no account.
     ledger_pico: int | None
-    #: What the terms of the tenant's plan add; an estimate while the month is open. One project has none.
+    #: What reserved capacity and the tenant's plan add; an estimate while the month is open. One project has none.
     terms: tuple[TermsLine, ...] = ()
     #: The savings by model; None: frozen by a release that did not split them.
     model_savings: tuple[ModelSavings, ...] | None = None
@@ -273,13 +274,15 @@ def computed(
 
 
 def _with_terms(found: Statement) -> Statement:
-    """Return a statement with what the tenant's plan makes of it. Raises MixedCurrencies."""
+    """Return a statement with what reserved capacity and the tenant's plan make of it. Raises MixedCurrencies."""
     agreed = registry.agreed(found.tenant_id, date(found.year, found.month, 1))
-    if agreed is None:
-        return found
-    if agreed.currency != found.currency:
-        raise MixedCurrencies(frozenset({agreed.currency, found.currency}))
-    return replace(found, terms=calculation.apply(agreed.terms, found.lines), plan=agreed.plan)
+    reserved = reserved_hours.read(found.tenant_id, found.start, found.end)
+    currencies = {found.currency, *(each.currency for each in reserved), *([agreed.currency] if agreed else [])}
+    if len(currencies) > 1:
+        raise MixedCurrencies(frozenset(currencies))
+    terms = agreed.terms if agreed is not None else Terms()
+    plan = agreed.plan if agreed is not None else None
+    return replace(found, terms=calculation.apply(terms, found.lines, reserved), plan=plan)
 
 
 def _frozen(line: MonthLine) -> Line:

@@ -42,6 +42,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_planversion",
             "billing_tenantplan",
             "billing_creditrequest",
+            "reserved_capacity_capacityreservation",
         )
     ),
     *(
@@ -62,6 +63,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_monthtermsline",
             "billing_plan",
             "billing_priceversion",
+            "reserved_capacity_reservedhour",
             "retention_retentionpolicy",
             "tenants_auditentry",
             "tenants_cachepurge",

@@ -160,7 +160,8 @@ def tenant_for(principal: Principal, slug_or_id: str) -> Tenant:
     lookup = Q(slug=slug_or_id)
     with suppress(ValueError):
         lookup |= Q(id=UUID(slug_or_id))
-    found = tenants_of(principal).filter(lookup).first()
+    # PostgreSQL refuses to compare with NUL.
+    found = None if "\0" in slug_or_id else tenants_of(principal).filter(lookup).first()
     if found is None:
         raise NotFound("tenant", slug_or_id)
     return found

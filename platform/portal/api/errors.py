@@ -18,6 +18,7 @@ from rest_framework.views import set_rollback
 from billing import errors as billing
 from portal.errors import BadQuery, NotPermitted, TooManyAttempts
 from portal.fleet.document.reading import BadDocument
+from reserved_capacity.errors import ReservationRefused
 from tenants import error_text as tenant_error_text
 from tenants import errors as tenants
 from workers import errors as workers
@@ -80,7 +81,7 @@ def _from_domain(error: Exception) -> Response | None:
             response = envelope(message, 409, "gl_code_missing")
         case billing.NotClosed() | billing.NotReopened() | billing.BadCredit() | billing.CreditRefused():
             response = _from_books(error)
-        case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused():
+        case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused() | ReservationRefused():
             response = _from_agreements(error)
         case billing.InvoiceRefused() | billing.BadIssuer():
             response = _from_invoices(error)
@@ -169,8 +170,12 @@ def _from_books(
             return envelope(str(error), 409, "credit_refused")
 
 
-def _from_agreements(error: billing.BadPriceFile | billing.BadTerms | billing.PlanRefused) -> Response:
+def _from_agreements(
+    error: billing.BadPriceFile | billing.BadTerms | billing.PlanRefused | ReservationRefused,
+) -> Response:
     match error:
+        case ReservationRefused(field):
+            return envelope(str(error), 409, "reservation_refused", field)
         case billing.BadPriceFile(is_jump=True):
             return envelope(f"{error}. Send confirm=true if this is intended.", 409, "price_jump")
         case billing.BadPriceFile():

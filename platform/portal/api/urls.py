@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit, invoices, issuers
+from portal.api.billing import account, chargeback, credit, invoices, issuers, reservations
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -139,6 +139,13 @@ urlpatterns: list[URLPattern] = [
     path("invoices/<uuid:invoice>/pay", invoices.PayInvoiceView.as_view()),
     path("invoices/<uuid:invoice>/void", invoices.VoidInvoiceView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/invoice-draft", invoices.DraftInvoiceView.as_view()),
+    path("reservations", reservations.ReservationsView.as_view()),
+    path("reservations/<uuid:reservation>/end", reservations.EndReservationView.as_view()),
+    path("tenants/<slug:tenant>/reservations", reservations.TenantReservationsView.as_view()),
+    path(
+        "tenants/<slug:tenant>/reservations/<uuid:reservation>/hours",
+        reservations.ReservedHoursView.as_view(),
+    ),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("reconciliation", reconciliation.ReconciliationView.as_view()),

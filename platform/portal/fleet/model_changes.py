@@ -16,6 +16,7 @@ from billing.pricing import prices
 from catalogue import administration
 from catalogue.models import Model
 from catalogue.registry import Description
+from reserved_capacity import registry as reserved_capacity
 from tenants.audit import Actor
 from tenants.errors import NotFound
 from workers import tasks
@@ -155,6 +156,7 @@ def _rename(actor: Actor, model: Model, new_name: str, warn: Callable[[str], Non
     renamed = administration.rename(actor, old_name, new_name)
     if renamed.name != old_name:
         prices.carry_over(actor, old_name, new_name)
+        reserved_capacity.add_name(old_name, new_name)
         if why := rollouts.rename(actor, renamed, old_name):
             warn(
                 f"Not all engines of {new_name} can be replaced now: {why}. Those serve it under both names, and call "

@@ -36,6 +36,7 @@ PAGES = (
     "models/",
     "prices/",
     "plans/",
+    "reservations/",
     "audit/",
     "billing/",
     "reconciliation/",

@@ -35,6 +35,7 @@ OPERATOR_PAGES = (
     "prices/",
     "plans/",
     "billing/",
+    "reservations/",
     "audit/",
     "usage.csv",
     "savings.csv",

@@ -48,6 +48,7 @@ from billing.models import (
 )
 from catalogue.models import Model
 from notifications.models import Delivery, DeliveryAttempt, Event, WebhookEndpoint
+from reserved_capacity.models import CapacityReservation, ReservedHour
 from retention.models import Erasure
 from tenants.database.rls import TENANT_ROLE, as_tenant
 from tenants.ids import TenantId, new_id
@@ -230,6 +231,19 @@ def delivery(customer: Customer) -> Delivery:
     return Delivery.objects.create(endpoint=endpoint(customer), event=event(customer), tenant=customer.tenant)
 
 
+def reservation(customer: Customer) -> CapacityReservation:
+    """Write a reservation."""
+    return CapacityReservation.objects.create(
+        tenant=customer.tenant,
+        deployment="demo",
+        model_names=["demo"],
+        slots=1,
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        currency="USD",
+        slot_hour_pico=1,
+    )
+
+
 #: Functions that create a row of each table that a tenant may read.
 ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_tenant": lambda customer: customer.tenant,
@@ -293,6 +307,14 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         amount_pico=6,
     ),
     "billing_plan": plan,
+    "reserved_capacity_capacityreservation": reservation,
+    "reserved_capacity_reservedhour": lambda customer: ReservedHour.objects.create(
+        reservation=reservation(customer),
+        tenant_id=customer.tenant.id,
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        slots=1,
+        available_seconds=0,
+    ),
     "billing_planversion": lambda customer: PlanVersion.objects.create(
         plan=plan(customer), from_month=date(2026, 1, 1), terms={}
     ),

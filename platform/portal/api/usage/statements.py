@@ -45,9 +45,12 @@ class LineSerializer(serializers.Serializer[statements.Line]):
 
 
 class TermsLineSerializer(serializers.Serializer[TermsLine]):
-    """What one of the terms of the tenant's plan adds, or takes off."""
+    """What one of the terms of the tenant's plan, or reserved capacity, adds or takes off."""
 
-    kind = serializers.CharField(read_only=True, help_text="allowance, tier, discount or minimum.")
+    kind = serializers.CharField(
+        read_only=True,
+        help_text="allowance, tier, discount or minimum of a plan; reserved, not_available or reserved_tokens.",
+    )
     text = serializers.CharField(read_only=True)
     tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text="For how many; null: not by tokens.")
     amount_pico = serializers.IntegerField(read_only=True, help_text="Negative: less is due.")

@@ -79,7 +79,11 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     """Archive or restore one model."""
     model = _find(name)
     archived = request.POST.get("archived") == "1"
-    model_changes.change(principal.actor, model.name, ModelChange(archived=archived))
+    try:
+        model_changes.change(principal.actor, model.name, ModelChange(archived=archived))
+    except WorkerError as error:
+        messages.error(request, f"Nothing was changed: {worker_errors.words(error)}.")
+        return redirect("portal:model", name=model.name)
     done = "archived: no tenant sees it, and its replicas stop" if archived else "served again"
     messages.success(request, f"{model.name} is {done}.")
     return redirect("portal:model", name=model.name)

@@ -18,6 +18,7 @@ from billing.pricing.rating import Price
 from catalogue.models import Model
 from portal.access.principal import Principal, tenant_for
 from portal.pages.base import page, show
+from reserved_capacity import listing
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
@@ -46,13 +47,14 @@ class TermsDisplay:
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show the prices of each model, now and scheduled, and the terms of the tenant's plan."""
+    """Show the prices of each model, now and scheduled, the terms of the tenant's plan, and what it has reserved."""
     tenant = tenant_for(principal, slug)
     now = timezone.now()
     with as_tenant(TenantId(tenant.id)):
         priority = policy_of(tenant).priority
         rows, terms = _prices(tenant, now, priority), _terms(tenant, now)
-    context = {"rows": rows, "terms": terms, "priority": priority}
+        reserved = listing.read([tenant.id], with_ended=False)
+    context = {"rows": rows, "terms": terms, "priority": priority, "reservations": reserved}
     return show(request, principal, "portal/tenant_prices.html", context, active="tenant-prices", tenant=tenant)
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.errors import MixedCurrencies
-from billing.plans.calculation import TermsLine
+from billing.plans.calculation import OF_RESERVATIONS, TermsLine
 from billing.reports import statements
 from billing.reports.statements import Line, Statement
 from portal.access.principal import Principal, tenant_for
@@ -84,8 +84,9 @@ class LineDisplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermsDisplay:
-    """What one of the plan's terms adds, formatted for display."""
+    """What one of the plan's terms or a reservation adds, formatted for display."""
 
+    source: str
     text: str
     tokens: int | None
     amount: str
@@ -127,7 +128,7 @@ def display(found: Statement) -> StatementDisplay:
     return StatementDisplay(
         found=found,
         lines=tuple(_line(line, found.currency) for line in found.lines),
-        terms=tuple(_terms(line, found.currency) for line in found.terms),
+        terms=tuple(_terms(line, found) for line in found.terms),
     )
 
 
@@ -157,8 +158,10 @@ def _line(line: Line, currency: str) -> LineDisplay:
     )
 
 
-def _terms(line: TermsLine, currency: str) -> TermsDisplay:
+def _terms(line: TermsLine, found: Statement) -> TermsDisplay:
+    currency = found.currency
     return TermsDisplay(
+        source="Reserved capacity" if line.kind in OF_RESERVATIONS else f"Plan {found.plan}",
         text=line.text,
         tokens=line.tokens,
         amount=money.shown(line.amount_pico, currency),
