@@ -72,7 +72,8 @@ def _compare(kind: Kind, problems: Iterable[Problem], now: datetime) -> None:
 def _emit(event_type: EventType, kind: Kind, alert: Alert) -> None:
     outbox.emit(
         event_type,
-        subject=("alert", alert.id),
+        # The same each time that the problem comes back, so that e-mails about it are bounded.
+        subject=(f"alert/{kind.name}", alert.subject),
         data={
             "alert": str(alert.id),
             "kind": kind.name,

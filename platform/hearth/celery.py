@@ -57,6 +57,7 @@ RECONCILE_SECONDS = 2.0
 TEND_DEFERRED_SECONDS = 3.0
 SEND_SECONDS = 2.0
 WATCH_SECONDS = 30.0
+SEND_MAIL_SECONDS = 10.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -111,4 +112,9 @@ if find_spec("billing.tasks") is not None:
         "task": "alerting.tasks.watch",
         "schedule": WATCH_SECONDS,
         "options": {"queue": "background", "expires": WATCH_SECONDS},
+    }
+    app.conf.beat_schedule["mail"] = {
+        "task": "notifications.tasks.send_mail",
+        "schedule": SEND_MAIL_SECONDS,
+        "options": {"queue": "background", "expires": SEND_MAIL_SECONDS},
     }

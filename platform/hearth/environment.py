@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from hearth import email_url
 from hearth.paths import ROOT
 from tenants import redis_address
 from tenants.database import address
@@ -113,12 +114,20 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _email_url(url: str) -> str:
+    """Return the URL. Raises ValueError if it is not one of a server for e-mails; empty means none."""
+    if url:
+        email_url.parse(url)
+    return url
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parts)]
 Hosts = Annotated[Names, AfterValidator(_hosts)]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 OtlpUrl = Annotated[str, AfterValidator(_http_url)]
+EmailUrl = Annotated[str, AfterValidator(_email_url)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
@@ -394,6 +403,17 @@ class NotificationSettings(_Settings):
         description="Networks (CIDR) that are not public to which [webhooks](operations/notifications.md) may be sent, "
         "comma separated, and the only ones over plain http. Empty, because a tenant chooses the URL and could reach "
         "what only this machine reaches.",
+    )
+    email_url: EmailUrl = Field(
+        default="",
+        description="Server that takes [e-mails](operations/notifications.md#e-mails): "
+        "`smtp://user:password@host:587` (STARTTLS), `smtps://…:465` (TLS), `smtp+plain://host:25` (neither, for a "
+        "relay on this machine), or `file:///folder`, which writes them there. Empty: none is sent, because a first "
+        "start has no server; the log of e-mails says so.",
+    )
+    email_from: str = Field(
+        default="Hearth <hearth@localhost>",
+        description="Sender of e-mails; many servers refuse one that is not theirs.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hearth import environment, paths, service_urls
+from hearth import email_url, environment, paths, service_urls
 from hearth.instance import health_ports
 from hearth.instance.instance import from_environment
 from hearth.secrets import load_or_ephemeral
@@ -177,6 +177,17 @@ MAX_BODY_BYTES = ENVIRONMENT.max_body_bytes
 ENGINE_TIMEOUT_SECONDS = ENVIRONMENT.engine_timeout_seconds
 CACHE_FIRST_LEVEL_BYTES = ENVIRONMENT.cache_first_level_bytes
 WEBHOOK_NETWORKS = ENVIRONMENT.webhook_networks
+_EMAIL = email_url.parse(ENVIRONMENT.email_url)
+#: Whether e-mails go anywhere.
+EMAIL_IS_SENT = bool(ENVIRONMENT.email_url)
+EMAIL_BACKEND = _EMAIL.backend
+EMAIL_HOST, EMAIL_PORT = _EMAIL.host, _EMAIL.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _EMAIL.user, _EMAIL.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _EMAIL.use_starttls, _EMAIL.use_tls
+EMAIL_FILE_PATH = _EMAIL.folder
+EMAIL_TIMEOUT = 10
+EMAIL_SUBJECT_PREFIX = ""
+DEFAULT_FROM_EMAIL = ENVIRONMENT.email_from
 MEDIA_DOMAINS = ENVIRONMENT.media_domains
 CORS_ORIGINS = ENVIRONMENT.cors_origins
 #: Empty: no request is traced.

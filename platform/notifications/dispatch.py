@@ -1,10 +1,11 @@
-"""Turn events into what is sent: a delivery for each webhook endpoint that wants one."""
+"""Turn events into what is sent: a delivery for each webhook endpoint that wants one, and e-mails by role."""
 
 from __future__ import annotations
 
 from django.db import transaction
 from django.utils import timezone
 
+from notifications.mail import outgoing
 from notifications.models import Event
 from notifications.webhooks import deliveries
 
@@ -25,5 +26,6 @@ def _batch() -> int:
     events = list(waiting.select_for_update(skip_locked=True, of=("self",))[:BATCH])
     for event in events:
         deliveries.make(event)
+        outgoing.make(event)
     Event.objects.filter(id__in=[event.id for event in events]).update(dispatched_at=timezone.now())
     return len(events)

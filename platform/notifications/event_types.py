@@ -16,7 +16,7 @@ from notifications.errors import UnknownEventType
 from tenants.models import Membership
 
 _NAME = re.compile(r"hearth\.[a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*\.v[1-9][0-9]*")
-OWNER, BILLING = Membership.Role.OWNER, Membership.Role.BILLING
+OWNER, BILLING, DEVELOPER = Membership.Role.OWNER, Membership.Role.BILLING, Membership.Role.DEVELOPER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +41,43 @@ class EventType:
             raise ValueError(f"{self.name} is not hearth.<noun>.<past verb>.v<number>")
 
 
+_OF_BUDGETS = {
+    "budget": "Id of the budget.",
+    "project": "Slug of the project that it limits; null: none.",
+    "key": "Id of the API key that it limits; null: none.",
+    "model": "The model that it limits; empty: all together.",
+    "period": "day, week, month or total.",
+    "period_from": "Beginning of the period.",
+    "action": "block: requests that could exceed the budget are refused; alert: none is.",
+    "spent": "What was spent.",
+    "limit": "The budget.",
+    "currency": "Currency of both.",
+}
 BUDGET_THRESHOLD_REACHED = EventType(
     name="hearth.budget_threshold.reached.v1",
     about="A percentage of a budget was spent. Once per percentage and period.",
-    fields={
-        "budget": "Id of the budget.",
-        "project": "Slug of the project that it limits; null: none.",
-        "key": "Id of the API key that it limits; null: none.",
-        "model": "The model that it limits; empty: all together.",
-        "period": "day, week, month or total.",
-        "period_from": "Beginning of the period.",
-        "action": "block: requests that could exceed the budget are refused; alert: none is.",
-        "percent": "The percentage.",
-        "spent": "What was spent.",
-        "limit": "The budget.",
-        "currency": "Currency of both.",
-    },
+    fields=_OF_BUDGETS | {"percent": "The percentage."},
     mail_roles=(OWNER, BILLING),
+)
+BUDGET_EXHAUSTED = EventType(
+    name="hearth.budget.exhausted.v1",
+    about="99 % or more of a budget that blocks was spent, so requests are refused. Once per period.",
+    fields=_OF_BUDGETS,
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
+KEY_EXPIRY_ANNOUNCED = EventType(
+    name="hearth.key_expiry.announced.v1",
+    about="An API key expires within 7 days, and again within one day.",
+    fields={
+        "key": "Id of the key.",
+        "public_id": "How the key begins: hk_…",
+        "name": "Its name.",
+        "project": "Slug of its project.",
+        "expires_at": "When it expires.",
+        "days": "7 or 1: within so many days.",
+    },
+    mail_roles=(OWNER, DEVELOPER),
 )
 
 WEBHOOK_ENDPOINT_TESTED = EventType(
@@ -107,6 +127,8 @@ ALERT_RESOLVED = EventType(
 #: In the order of the documentation.
 EVENT_TYPES: tuple[EventType, ...] = (
     BUDGET_THRESHOLD_REACHED,
+    BUDGET_EXHAUSTED,
+    KEY_EXPIRY_ANNOUNCED,
     ALERT_RAISED,
     ALERT_RESOLVED,
     WEBHOOK_ENDPOINT_DISABLED,

@@ -1,4 +1,4 @@
-"""Delete events, with their deliveries and log, that are older than KEPT_DAYS."""
+"""Delete events, with their deliveries, log and e-mails, that are older than KEPT_DAYS."""
 
 from __future__ import annotations
 
@@ -30,4 +30,5 @@ def _batch(before: object) -> int:
     old = old.exclude(deliveries__state=Delivery.State.PENDING).order_by("id")
     ids = list(old.values_list("id", flat=True)[:BATCH_ROWS])
     Delivery.objects.filter(event_id__in=ids).exclude(state=Delivery.State.PENDING).delete()
-    return Event.objects.filter(id__in=ids, deliveries=None).delete()[0]
+    _, deleted = Event.objects.filter(id__in=ids, deliveries=None).delete()
+    return deleted.get("notifications.Event", 0)

@@ -6,11 +6,13 @@ import threading
 
 from celery import shared_task
 
-from notifications import dispatch, keeping
+from notifications import dispatch, keeping, key_expiry
+from notifications.mail import sending
 from notifications.webhooks import pump
 
 #: One thread of a process sends; the others are for other work.
 _sending = threading.Lock()
+_mailing = threading.Lock()
 
 
 @shared_task(name="notifications.tasks.send")
@@ -27,5 +29,17 @@ def send() -> int:
 
 @shared_task(name="notifications.tasks.maintain")
 def maintain() -> int:
-    """Delete old events; return how many."""
+    """Announce keys that expire soon, and delete old events; return how many were deleted."""
+    key_expiry.announce()
     return keeping.delete_old()
+
+
+@shared_task(name="notifications.tasks.send_mail")
+def send_mail() -> int:
+    """Send the e-mails that are due; return how many were sent. Skipped while one runs here."""
+    if not _mailing.acquire(blocking=False):
+        return 0
+    try:
+        return sending.send_due()
+    finally:
+        _mailing.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, breakdown, requests, savings, usage, webhooks
+from portal.pages import audit, breakdown, mail, requests, savings, usage, webhooks
 from portal.pages.base import form_action
 from portal.pages.operator import (
     alerts,
@@ -79,6 +79,7 @@ urlpatterns: list[URLPattern] = [
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
+    path("e-mails/", mail.index, name="mail"),
     path("alerts/", alerts.index, name="alerts"),
     path("webhooks/", webhooks.index, name="webhooks"),
     path("webhooks/<uuid:webhook>/", webhooks.detail, name="webhook"),

@@ -2,9 +2,9 @@
 
 Erased are its name and slug, the names of its projects and keys, cost centres, the addresses its keys were bound to,
 its members and the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids
-and error texts that clients sent with requests, deferred requests, the name, address, tax id and e-mails of its billing
-account, and everything it has in Redis. Names of models and plans stay: they are on statements. So do the currency,
-country, tax rate and terms of payment of its account.
+and error texts that clients sent with requests, deferred requests, webhooks, events and e-mails about them, the name,
+address, tax id and e-mails of its billing account, and everything it has in Redis. Names of models and plans stay: they
+are on statements. So do the currency, country, tax rate and terms of payment of its account.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from redis import RedisError
 
 from billing.accounts import account
 from billing.models import PriceBook
+from notifications.models import Delivery, Event, WebhookEndpoint
 from retention import metrics
 from retention.models import Erasure
 from tenants import audit, policy_epoch, redis_address
@@ -119,6 +120,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     Tenant.objects.filter(id=locked.id).update(slug=slug, name=ERASED, trust_group="", cost_centre="")
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
     account.erase(locked)
+    _erase_sent(locked)
     people = _erase_people(locked)
     key_ids = list(ApiKey.objects.filter(tenant=locked).values_list("id", flat=True))
     keys = ApiKey.objects.filter(tenant=locked).exclude(name=ERASED)
@@ -130,6 +132,13 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     }
     policy_epoch.bump(tenants=[locked.id], keys=key_ids)
     return counts
+
+
+def _erase_sent(tenant: Tenant) -> None:
+    """Delete the tenant's webhooks, with their secrets and log, and its events and e-mails."""
+    WebhookEndpoint.objects.filter(tenant=tenant).delete()
+    Delivery.objects.filter(event__tenant=tenant).delete()
+    Event.objects.filter(tenant=tenant).delete()
 
 
 def _erase_project(project: Project) -> int:

@@ -305,6 +305,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
             "{webhook}/{verb}/": lambda place: {},
         }.items()
     },
+    "POST /portal/e-mails/": lambda place: {"address": "new@example.com"},
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},

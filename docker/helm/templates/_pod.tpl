@@ -82,6 +82,10 @@ securityContext:
 - name: {{ $name }}
   valueFrom: {secretKeyRef: {name: {{ $.root.Values.secrets.servers }}, key: {{ $name }}}}
 {{- end }}
+{{- if has .component (list "background" "portal") }}
+- name: HEARTH_EMAIL_URL
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.secrets.servers }}, key: HEARTH_EMAIL_URL, optional: true}}
+{{- end }}
 {{- end }}
 
 {{/* Copies the secrets into the data directory, with the permissions that Hearth requires. */}}

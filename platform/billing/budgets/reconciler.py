@@ -201,6 +201,7 @@ class BudgetReconciler:
         windows = [(each, window) for each in spending.active_budgets() for window in _windows(each, now)]
         spending.open_windows(windows)
         spending.raise_alerts(windows)
+        spending.announce_stops(windows)
         tenants = self._tenants([pair for pair in windows if pair[0].hard])
         self._missing = set()
         self._unexplained = set()

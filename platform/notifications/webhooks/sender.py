@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-import ssl
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,8 @@ from yarl import URL
 
 from notifications.errors import AddressRefused
 from notifications.webhooks import addresses, cloudevents
+
+log = logging.getLogger(__name__)
 
 #: From the resolution of the name to the last byte that is read.
 TOTAL_SECONDS = 10.0
@@ -69,7 +71,9 @@ async def post(url: str, headers: dict[str, str], body: bytes) -> Result:
         return result(error=f"{error.address} is refused: {error.reason}."[:300])
     except TimeoutError:
         return result(error=f"no answer within {TOTAL_SECONDS:g} s")
-    except (aiohttp.ClientError, OSError, ValueError, ssl.SSLError) as error:
+    except Exception as error:  # whatever a receiver does, the others get theirs
+        if not isinstance(error, aiohttp.ClientError | OSError | ValueError):
+            log.exception("a webhook could not be sent")
         return result(error=f"{type(error).__name__}: {error}".replace("\0", "")[:300])
     return result(status=status, answer=answer, error=_error_of(status))
 

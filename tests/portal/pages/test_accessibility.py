@@ -41,6 +41,7 @@ PAGES = (
     "billing/",
     "reconciliation/",
     "alerts/",
+    "e-mails/",
     "webhooks/",
     "retention/",
     TENANT,

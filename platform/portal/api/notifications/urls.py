@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.api.notifications import alerts, deliveries, webhooks
+from portal.api.notifications import alerts, deliveries, mails, webhooks
 
 _TENANT = "tenants/<slug:tenant>/"
 urlpatterns: list[URLPattern] = [
     path("alerts", alerts.AlertsView.as_view()),
+    path("mails", mails.MailsView.as_view()),
     path("event-types", deliveries.EventTypesView.as_view()),
     path("events", deliveries.PlatformEventsView.as_view()),
     path("webhooks", webhooks.OperatorWebhooksView.as_view()),

@@ -1,0 +1,43 @@
+"""The form in which a person says which e-mails they want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django import forms
+
+from notifications.event_types import EventType
+from notifications.mail.recipients import LONGEST_ADDRESS
+from portal.forms.base import PageForm
+
+
+class MailForm(PageForm):
+    """The address, and the types that are wanted. Those that are not optional are not offered."""
+
+    id_prefix = "mail"
+    fields_of_errors = {"e-mail address": "address", "event type": "wanted"}
+
+    address = forms.CharField(
+        label="Your e-mail address", max_length=LONGEST_ADDRESS, required=False, help_text="Empty: you get none."
+    )
+    wanted = forms.MultipleChoiceField(label="E-mails", required=False, widget=forms.CheckboxSelectMultiple)
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        offered: Iterable[EventType],
+        refused: Iterable[str] = (),
+        address: str = "",
+    ) -> None:
+        self._optional = {each.name: each.about for each in offered if each.is_optional}
+        wanted = self._optional.keys() - set(refused)
+        super().__init__(data, initial={"address": address, "wanted": sorted(wanted)})
+        field = self.fields["wanted"]
+        assert isinstance(field, forms.MultipleChoiceField)
+        field.choices = list(self._optional.items())
+
+    def refusals(self) -> set[str]:
+        """Return the names of the types that are not wanted."""
+        return self._optional.keys() - set(self.cleaned_data["wanted"])
