@@ -66,6 +66,29 @@ BUDGET_EXHAUSTED = EventType(
     mail_roles=(OWNER, BILLING),
     is_optional=False,
 )
+_OF_INVOICES = {
+    "invoice": "Id of the invoice.",
+    "number": "Its number.",
+    "month": "The month that it is for, as YYYY-MM.",
+    "currency": "Currency of the amounts.",
+    "total": "Its total with tax.",
+    "due": "What is to be paid, after credits and earlier payments.",
+    "issued_on": "Its date.",
+    "due_on": "When it is to be paid.",
+}
+INVOICE_FINALIZED = EventType(
+    name="hearth.invoice.finalized.v1",
+    about="An invoice became final: it has a number, and its documents are ready.",
+    fields=_OF_INVOICES,
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
+INVOICE_PAID = EventType(
+    name="hearth.invoice.paid.v1",
+    about="All of an invoice is paid.",
+    fields=_OF_INVOICES,
+    mail_roles=(OWNER, BILLING),
+)
 KEY_EXPIRY_ANNOUNCED = EventType(
     name="hearth.key_expiry.announced.v1",
     about="An API key expires within 7 days, and again within one day.",
@@ -128,6 +151,8 @@ ALERT_RESOLVED = EventType(
 EVENT_TYPES: tuple[EventType, ...] = (
     BUDGET_THRESHOLD_REACHED,
     BUDGET_EXHAUSTED,
+    INVOICE_FINALIZED,
+    INVOICE_PAID,
     KEY_EXPIRY_ANNOUNCED,
     ALERT_RAISED,
     ALERT_RESOLVED,

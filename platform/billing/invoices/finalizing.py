@@ -12,6 +12,7 @@ from billing import second_person
 from billing.accounts import account, application
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings
+from billing.invoices.announcing import announce
 from billing.invoices.content import Applied, Content, as_document
 from billing.invoices.documents import render
 from billing.invoices.drafting import Heading
@@ -21,6 +22,7 @@ from billing.months import closing
 from billing.pricing.amounts import PICO_PER_CENT
 from billing.reports import statements
 from billing.reports.statements import Month
+from notifications.event_types import INVOICE_FINALIZED
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, new_id
@@ -61,6 +63,7 @@ def finalize(
             "replaces": before.number if before else None,
         },
     )
+    announce(INVOICE_FINALIZED, invoice)
     return invoice, True
 
 

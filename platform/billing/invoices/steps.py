@@ -11,10 +11,12 @@ from django.utils import timezone
 from billing import second_person
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states
+from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
 from billing.models import CreditNote, Invoice, InvoicePayment
 from billing.months import closing
+from notifications.event_types import INVOICE_PAID
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, new_id
@@ -74,6 +76,7 @@ def pay(
     if amount == open_cents:
         invoice.state, invoice.paid_at = states.PAID, timezone.now()
         invoice.save(update_fields=["state", "paid_at"])
+        announce(INVOICE_PAID, invoice)
     _record(
         actor,
         "invoice.paid" if amount == open_cents else "invoice.paid_in_part",

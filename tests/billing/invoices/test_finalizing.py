@@ -18,6 +18,7 @@ from billing.invoices import finalizing, issuers, registry
 from billing.models import Invoice, InvoiceDocument, InvoiceLine, Issuer, LedgerEntry
 from billing.months import closing
 from billing.pricing.amounts import PICO_PER_CENT
+from notifications.models import Event
 from tenants.audit import Actor
 from tenants.database import rls
 from tenants.errors import NotFound
@@ -56,6 +57,17 @@ def test_a_final_invoice_has_the_months_lines_and_equals_the_ledger(acme: Tenant
     entry = AuditEntry.objects.get(action="invoice.finalized")
     assert (entry.actor, entry.after and entry.after["number"]) == ("ada", "INV-000001")
     assert finalizing.finalize(EVE, month(acme)) == (invoice, False)
+    event = Event.objects.get(type="hearth.invoice.finalized.v1", tenant=acme)
+    assert event.data == {
+        "invoice": str(invoice.id),
+        "number": "INV-000001",
+        "month": "2026-03",
+        "currency": "USD",
+        "total": "3.81",
+        "due": "3.81",
+        "issued_on": "2026-04-05",
+        "due_on": "2026-04-19",
+    }
     assert (owed_pico(acme), Issuer.objects.get().next_invoice) == (381 * PICO_PER_CENT, 2)
 
 

@@ -13,6 +13,7 @@ from billing.models import CreditNote, Invoice, InvoicePayment, LedgerEntry
 from billing.months import closing, reopening
 from billing.pricing.amounts import PICO_PER_CENT
 from billing.reports import statements
+from notifications.models import Event
 from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
 from tests.billing.invoices.conftest import ADA, EVE, MIDDLE, NOW, finalize, month
@@ -38,7 +39,9 @@ def test_a_payment_is_recorded_once_and_pays_the_invoice(acme: Tenant) -> None:
     assert steps.pay(EVE, invoice, reference="Wire 1", paid_on=PAID_ON, amount_cents=100) == (first, False)
     with pytest.raises(InvoiceRefused, match="a payment with the reference 'Wire 1' is recorded already"):
         steps.pay(EVE, invoice, reference="Wire 1", paid_on=PAID_ON, amount_cents=101)
+    assert not Event.objects.filter(type="hearth.invoice.paid.v1").exists()
     steps.pay(ADA, invoice, reference="Wire 2", paid_on=PAID_ON)
+    assert Event.objects.get(type="hearth.invoice.paid.v1").subject == f"invoice/{invoice.id}"
     invoice.refresh_from_db()
     assert (invoice.state, registry.open_cents(invoice), InvoicePayment.objects.count()) == ("paid", 0, 2)
     found = balances(acme)
