@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from billing.ledger import bulk_insert
+from billing.ledger import bulk_insert, latency_buckets
 from billing.ledger.usage_rows import Bucket, Buckets, UsageRow
 
 
@@ -73,14 +73,27 @@ ERROR_STATES = frozenset({"engine_error", "interrupted"})
 #: The statuses of requests that their client has to change.
 REFUSED_STATUSES = range(400, 500)
 _KEYS = Bucket._fields
-_COLUMNS = ", ".join((*_KEYS, *SUMS))
+_HISTOGRAM = ("latency_buckets", "latency_counts")
+_COLUMNS = ", ".join((*_KEYS, *SUMS, *_HISTOGRAM))
 #: A row of the table, encoded as JSON. With traffic of 400 tenants nearly every request produces one.
-_Document = msgspec.defstruct("_Document", (*_KEYS, *SUMS))
+_Document = msgspec.defstruct("_Document", (*_KEYS, *SUMS, *_HISTOGRAM))
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
     SELECT {_COLUMNS} FROM json_populate_recordset(NULL::billing_usagerollup, %s)
     ON CONFLICT ({", ".join(_KEYS)}) DO UPDATE
-    SET {", ".join(f"{name} = billing_usagerollup.{name} + EXCLUDED.{name}" for name in SUMS)}
+    SET {", ".join(f"{name} = billing_usagerollup.{name} + EXCLUDED.{name}" for name in SUMS)},
+        ({", ".join(_HISTOGRAM)}) = (
+            SELECT coalesce(array_agg(number ORDER BY number), '{{}}'),
+                coalesce(array_agg(requests ORDER BY number), '{{}}')
+            FROM (
+                SELECT number, sum(requests)::integer AS requests
+                FROM (
+                    SELECT * FROM unnest(billing_usagerollup.latency_buckets, billing_usagerollup.latency_counts)
+                    UNION ALL SELECT * FROM unnest(EXCLUDED.latency_buckets, EXCLUDED.latency_counts)
+                ) AS both_of_them(number, requests)
+                GROUP BY number
+            ) AS merged
+        )
 """
 _ADD_BYPASSES = """
     INSERT INTO billing_bypassrollup (starts_at, tenant_id, reason, requests)
@@ -92,7 +105,7 @@ _ADD_BYPASSES = """
 
 def add(buckets: Buckets) -> None:
     """Add new rows to their buckets."""
-    _upsert(buckets, _figures)
+    _upsert(buckets, _figures, _times)
     counts: Counter[tuple[datetime, UUID, str]] = Counter()
     for bucket, rows in buckets:
         for reason, requests in Counter(row.cache_reason for row in rows if _bypassed(row)).items():
@@ -102,7 +115,7 @@ def add(buckets: Buckets) -> None:
 
 def add_money(buckets: Buckets) -> None:
     """Add only the money of these rows to their buckets: the rows were counted before they had a price."""
-    _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row))
+    _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row), lambda row: (None, None))
 
 
 def is_error(state: str, http_status: int) -> bool:
@@ -115,14 +128,20 @@ def is_refused(state: str, http_status: int) -> bool:
     return state == "refused" or (state in ERROR_STATES and http_status in REFUSED_STATUSES)
 
 
-def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) -> None:
+def _upsert(
+    buckets: Buckets,
+    figures: Callable[[UsageRow], tuple[int, ...]],
+    times: Callable[[UsageRow], tuple[float | None, float | None]],
+) -> None:
     """Sum the rows of each bucket and write it once."""
     if not buckets:
         return
     # Numbers as text: money may exceed the integers that JSON encoders write.
-    documents = [
-        _Document(*bucket, *map(str, map(sum, zip(*map(figures, rows), strict=True)))) for bucket, rows in buckets
-    ]
+    documents = []
+    for bucket, rows in buckets:
+        sums = map(str, map(sum, zip(*map(figures, rows), strict=True)))
+        histogram = latency_buckets.of_times(map(times, rows))
+        documents.append(_Document(*bucket, *sums, list(histogram), list(histogram.values())))
     bulk_insert.execute(_ADD, documents)
 
 
@@ -168,6 +187,11 @@ def _figures(row: UsageRow) -> tuple[int, ...]:
         *(_avoided(row) if row.state == "complete" else (0, 0)),
         *_money(row),
     )
+
+
+def _times(row: UsageRow) -> tuple[float | None, float | None]:
+    """Return the TTFT and the TPOT of a row, which a refused request has not."""
+    return (None, None) if row.refusals else (row.ttft_ms, row.tpot_ms)
 
 
 def _avoided(row: UsageRow) -> tuple[int, int]:

@@ -316,6 +316,13 @@ class UsageRollup(models.Model):
     #: All three token classes together.
     avoided_tokens = models.PositiveBigIntegerField(default=0)
     avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: Histograms of TTFT and TPOT (``billing.ledger.latency_buckets``): numbers of buckets, and the requests in each.
+    latency_buckets = ArrayField(
+        models.SmallIntegerField(), default=list, db_default=Value([], ArrayField(models.SmallIntegerField()))
+    )
+    latency_counts = ArrayField(
+        models.IntegerField(), default=list, db_default=Value([], ArrayField(models.IntegerField()))
+    )
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
     saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
     saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)

@@ -8,21 +8,31 @@ first how many there are: see ``billing.reports.tags``.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from billing.ledger.latency_buckets import Latency
+from billing.ledger.latency_buckets import latency as percentiles
 from billing.ledger.rollups import Sums
-from billing.reports import savings, tags
+from billing.models import NO_KEY
+from billing.reports import latency, savings, tags
 from billing.reports.usage import TOTALS, rollups_in, series_at, sums_of
 from tenants import cost_centres
 from tenants.ids import TenantId
 
 By = Literal["tenant", "project", "key", "model", "day", "cost_centre", "tag"]
 BY: tuple[str, ...] = get_args(By)
+_COLUMNS: Mapping[savings.By, latency.Column] = {
+    "tenant": "tenant_id",
+    "project": "project_id",
+    "key": "key_id",
+    "model": "model_name",
+}
 
 
 class LocalPeriod(Protocol):
@@ -47,6 +57,8 @@ class Group:
     id: UUID | None
     name: str
     sums: Sums
+    #: None for a tag's value: roll-ups have no tags.
+    latency: Latency | None
 
 
 def grouped(
@@ -59,16 +71,13 @@ def grouped(
     match by:
         case "tag":
             values = tags.by_value(period, tenant_id, project_id, tag)
-            return tuple(Group(id=None, name=name, sums=sums) for name, sums in values)
+            return tuple(Group(id=None, name=name, sums=sums, latency=None) for name, sums in values)
         case "day":
             return _by_day(period, tenant_id, project_id)
         case "cost_centre":
             found = _by_cost_centre(period, tenant_id, project_id)
         case "tenant" | "project" | "key" | "model":
-            found = tuple(
-                Group(id=each.id, name=each.name, sums=each.sums)
-                for each in savings.grouped(period, tenant_id, by, project_id)
-            )
+            found = _by_column(period, tenant_id, project_id, by)
     return tuple(sorted(found, key=lambda each: (-each.sums.amount_pico, each.name, str(each.id))))
 
 
@@ -82,10 +91,43 @@ def days_of(period: LocalPeriod) -> tuple[datetime, ...]:
     return tuple(days)
 
 
-def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    points = series_at(period, tenant_id, days_of(period), project_id)
+def _by_column(
+    period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None, by: savings.By
+) -> tuple[Group, ...]:
+    groups = savings.grouped(period, tenant_id, by, project_id)
+    histograms = latency.by_column(period, tenant_id, project_id, _COLUMNS[by])
+    if by == "key":
+        heirs = savings.heirs_of(histograms)
+        histograms = _merged((heirs[key_id], histogram) for key_id, histogram in histograms.items())
     return tuple(
-        Group(id=None, name=f"{point.starts_at.astimezone(period.zone):%Y-%m-%d}", sums=point.sums)
+        Group(
+            id=each.id,
+            name=each.name,
+            sums=each.sums,
+            latency=percentiles(histograms.get(each.name if by == "model" else each.id or NO_KEY, {})),
+        )
+        for each in groups
+    )
+
+
+def _merged(parts: Iterable[tuple[Any, Counter[int]]]) -> dict[Any, Counter[int]]:
+    found: defaultdict[Any, Counter[int]] = defaultdict(Counter)
+    for name, histogram in parts:
+        found[name].update(histogram)
+    return dict(found)
+
+
+def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
+    days = days_of(period)
+    points = series_at(period, tenant_id, days, project_id)
+    histograms = latency.by_moment(period, tenant_id, project_id, days)
+    return tuple(
+        Group(
+            id=None,
+            name=f"{point.starts_at.astimezone(period.zone):%Y-%m-%d}",
+            sums=point.sums,
+            latency=percentiles(histograms.get(point.starts_at, {})),
+        )
         for point in points
         if point.sums.requests
     )
@@ -98,4 +140,11 @@ def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id:
     summed: defaultdict[str, Sums] = defaultdict(Sums)
     for project, sums in found.items():
         summed[centres.get(project, "")] += sums
-    return tuple(Group(id=None, name=name, sums=sums) for name, sums in summed.items())
+    histograms = _merged(
+        (centres.get(project, ""), histogram)
+        for project, histogram in latency.by_column(period, tenant_id, project_id, "project_id").items()
+    )
+    return tuple(
+        Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
+        for name, sums in summed.items()
+    )

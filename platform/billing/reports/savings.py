@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 from uuid import UUID
@@ -155,12 +155,18 @@ def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:
     return dict(ApiKey.objects.filter(id__in=found).values_list("id", "name"))
 
 
-def _with_heirs(found: Mapping[UUID, Sums]) -> dict[UUID, Sums]:
-    """Add the sums of each rotated key to its newest successor; ids are UUIDv7."""
+def heirs_of(found: Collection[UUID]) -> dict[UUID, UUID]:
+    """Return for each of these keys its newest successor among them, or itself; ids are UUIDv7."""
     lines = keys.lineages(key_id for key_id in found if key_id != NO_KEY)
-    heirs: dict[UUID, UUID] = {}
+    heirs = {key_id: key_id for key_id in found}
     for heir in sorted(lines):
-        heirs |= dict.fromkeys(lines[heir] & found.keys(), heir)
+        heirs |= dict.fromkeys(lines[heir] & set(found), heir)
+    return heirs
+
+
+def _with_heirs(found: Mapping[UUID, Sums]) -> dict[UUID, Sums]:
+    """Add the sums of each rotated key to its newest successor."""
+    heirs = heirs_of(found)
     summed: dict[UUID, Sums] = {}
     for key_id, sums in found.items():
         heir = heirs.get(key_id, key_id)

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from billing.errors import TooManyRequests
 from billing.ledger.rollups import Sums
-from billing.reports import breakdown, usage
+from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
@@ -102,6 +102,7 @@ def _context(
         "tag": tag,
         "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "by") if name in request.GET],
         "title": TITLES[by],
+        "has_latency": by != "tag",
         "choices": [
             Choice(by=cast(By, each), label=TITLES[cast(By, each)], query=with_query(request, by=each))
             for each in allowed
@@ -115,6 +116,7 @@ def _row(group: Group, by: By, total: Sums, period: Period) -> UsageRow:
     return UsageRow(
         name=group.name or UNNAMED.get(by, ""),
         sums=group.sums,
+        latency=group.latency,
         share=group.sums.requests / total.requests if total.requests else 0.0,
         link=f"{reverse('portal:tenant-usage', args=[group.name])}?{period.query}" if by == "tenant" else "",
     )
@@ -123,7 +125,7 @@ def _row(group: Group, by: By, total: Sums, period: Period) -> UsageRow:
 def _csv(request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: Sequence[str]) -> StreamingHttpResponse:
     period, by = period_of(request, default="30d"), _chosen(request, allowed)
     groups = _grouped(request, period, tenant_id, by, _tag(request))
-    rows = list(csv_rows(by, usage.totals(period, tenant_id), groups))
+    rows = list(csv_rows(by, usage.totals(period, tenant_id), latency.total(period, tenant_id), groups))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
 
 

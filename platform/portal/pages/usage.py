@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.addresses import api_base, example_model
@@ -36,11 +37,18 @@ class UsageRow:
     sums: Sums
     share: float
     link: str = ""
+    #: None: not shown.
+    latency: Latency | None = None
 
     @property
     def tokens_in(self) -> int:
         """Prompt tokens, cached ones included."""
         return stat_tiles.tokens_in(self.sums)
+
+    @property
+    def times(self) -> tuple[Percentiles, ...]:
+        """Percentiles of TTFT and of TPOT."""
+        return () if self.latency is None else (self.latency.ttft, self.latency.tpot)
 
     @property
     def prediction_hit_rate(self) -> float | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
+from django.contrib.postgres.fields import ArrayField
 from django.db import Error, connection, models, transaction
 
 from billing.drain import batch
@@ -116,6 +117,8 @@ def _is_sum(field: models.Field[object, object]) -> bool:
 def _another(field: models.Field[object, object]) -> str:
     if isinstance(field, models.UUIDField):
         return f"'{new_id()}'"
+    if isinstance(field, ArrayField):
+        return "'{}'"
     if isinstance(field, models.DateTimeField):
         return f"{field.column} + interval '1 hour'"
     return f"{field.column} || '1'" if _is_text(field) else f"{field.column} + 1"

@@ -127,6 +127,19 @@ def test_usage_is_divided_in_other_ways_too(
     assert all(UUID(group["id"]) for group in groups if group["id"])
 
 
+def test_each_group_has_its_percentiles(used: World, as_acme: APIClient, signed_in: SignedIn) -> None:
+    document = as_acme.get("/api/v1/usage/breakdown?group_by=project").json()
+    counts = {group["name"]: group["latency"]["ttft"]["requests"] for group in document["groups"]}
+    assert (counts, document["latency"]["ttft"]["requests"]) == ({"default": 2, "research": 1}, 3)
+    assert document["latency"]["ttft"]["p99_ms"] == pytest.approx(62.0, rel=0.049)
+    assert document["latency"]["tpot"] == {"requests": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None}
+    rows = cells(as_acme.get("/api/v1/usage/breakdown?group_by=key&format=csv"))
+    assert [float(row["ttft_p95_ms"]) for row in rows] == [pytest.approx(62.0, rel=0.049)] * 2
+    assert {row["tpot_p95_ms"] for row in rows} == {""}
+    page = signed_in(used.acme.owner).get("/portal/tenants/acme/usage/?by=key").content.decode()
+    assert "TTFT p50 / p95 / p99" in page
+
+
 def test_pages_set_and_show_them(used: World, signed_in: SignedIn) -> None:
     operator, owner = signed_in(used.operator), signed_in(used.acme.owner)
     page = "/portal/tenants/acme"

@@ -15,8 +15,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from billing.errors import TooManyRequests
+from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.rollups import Sums
-from billing.reports import breakdown, usage
+from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
@@ -25,6 +26,22 @@ from portal.formats import csv_export, query_params
 from portal.reporting import periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
+
+
+class PercentilesSerializer(serializers.Serializer[Percentiles]):
+    """Percentiles in milliseconds, at most 4.9 % off. null: no request with such a time."""
+
+    requests = serializers.IntegerField(read_only=True)
+    p50_ms = serializers.FloatField(read_only=True, allow_null=True)
+    p95_ms = serializers.FloatField(read_only=True, allow_null=True)
+    p99_ms = serializers.FloatField(read_only=True, allow_null=True)
+
+
+class LatencySerializer(serializers.Serializer[Latency]):
+    """Time to the first token, and time per token after it."""
+
+    ttft = PercentilesSerializer(read_only=True)
+    tpot = PercentilesSerializer(read_only=True)
 
 
 class UsageGroupSerializer(serializers.Serializer[Group]):
@@ -37,6 +54,7 @@ class UsageGroupSerializer(serializers.Serializer[Group]):
         read_only=True, help_text="Days as YYYY-MM-DD; empty: usage without a cost centre or without the tag."
     )
     sums = SumsSerializer(read_only=True)
+    latency = LatencySerializer(read_only=True, allow_null=True, help_text="null for a tag.")
 
 
 class BreakdownSerializer(serializers.Serializer[Any]):
@@ -45,6 +63,7 @@ class BreakdownSerializer(serializers.Serializer[Any]):
     start = serializers.DateTimeField(read_only=True)
     end = serializers.DateTimeField(read_only=True)
     total = SumsSerializer(read_only=True)
+    latency = LatencySerializer(read_only=True)
     group_by = serializers.ChoiceField(choices=BY, read_only=True)
     groups = UsageGroupSerializer(many=True, read_only=True)
 
@@ -52,6 +71,7 @@ class BreakdownSerializer(serializers.Serializer[Any]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
     total: Sums
+    latency: Latency
     groups: tuple[Group, ...]
 
 
@@ -84,19 +104,24 @@ class BreakdownView(APIView):
 
         def read() -> _Report:
             groups = breakdown.grouped(period, tenant_id, by, project_id, tag)
-            return _Report(total=usage.totals(period, tenant_id, project_id), groups=groups)
+            return _Report(
+                total=usage.totals(period, tenant_id, project_id),
+                latency=latency.total(period, tenant_id, project_id),
+                groups=groups,
+            )
 
         try:
             found = read_as(tenant_id, read)
         except TooManyRequests as error:
             raise ValidationError({"period": str(error)}) from None
         if wants_csv(request):
-            rows = csv_rows(by, found.total, found.groups)
+            rows = csv_rows(by, found.total, found.latency, found.groups)
             return csv_export.attachment(request._request, f"usage-by-{by}", CSV_HEADER, rows)
         document = {
             "start": period.start,
             "end": period.end,
             "total": found.total,
+            "latency": found.latency,
             "group_by": by,
             "groups": found.groups,
         }
