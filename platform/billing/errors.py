@@ -12,6 +12,7 @@ BillingError
 ├── NotClosed                 a tenant's month cannot be closed yet
 ├── NotReopened               a tenant's month cannot be reopened
 ├── GlCodeMissing             lines of a journal have no code of the general ledger
+├── UsageDeleted              a month's requests are gone, so what engines cost cannot be divided
 ├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
 ├── BadCredit                 a change of credit that is not valid
 ├── CreditRefused             a change of credit that is not allowed
@@ -85,6 +86,14 @@ class MixedCurrencies(BillingError):
     def __init__(self, currencies: frozenset[str]) -> None:
         super().__init__(f"charged in {', '.join(sorted(currencies))}")
         self.currencies = currencies
+
+
+class UsageDeleted(BillingError):
+    """A month's requests are gone, so what engines cost cannot be divided among deployments and tenants."""
+
+    def __init__(self, month: str) -> None:
+        super().__init__(f"the requests of {month} were deleted, so who used which engine is not known")
+        self.month = month
 
 
 class GlCodeMissing(BillingError):

@@ -1,11 +1,11 @@
-"""`hearth chargeback`: the journal, the FOCUS export, and codes of the general ledger."""
+"""`hearth chargeback`: the journal, the FOCUS export, what engines cost, margins, codes of the general ledger."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _MONTH = click.argument("month_name", metavar="MONTH", type=MonthName())
 _TENANT = click.option("--tenant", metavar="SLUG", help="Only this tenant's. Default: every tenant's.")
+_CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 _CLASS = click.option("--class", "line_class", default="", help="A class of lines, terms, rounding or credit.")
 _MODEL = click.option("--model", "model_name", default="", help="A model's name. Default: any.")
 
 
 @click.group(short_help="Export closed months for finance: journal, FOCUS.")
 def chargeback() -> None:
-    """Export closed months for finance, for teams that get no invoices.
+    """Export closed months for finance, for teams that get no invoices, and show what engines cost.
 
     docs/billing/chargeback.md says what is in the files.
 
@@ -37,6 +38,8 @@ def chargeback() -> None:
       hearth chargeback gl-code set 9000 --class credit
       hearth chargeback journal 2026-11 > journal.csv
       hearth chargeback focus 2026-11 > focus.csv
+      hearth chargeback costs 2026-11
+      hearth chargeback margin 2026-11
     """
 
 
@@ -66,6 +69,30 @@ def print_focus(month_name: tuple[int, int], tenant: str | None) -> None:
 
         csv.writer(sys.stdout).writerows(focus.csv_rows(focus.read(*month_name, chosen)))
         _name_open(closed_months.read(*month_name, chosen).open)
+
+
+@chargeback.command("costs")
+@_MONTH
+@_CSV
+def show_costs(month_name: tuple[int, int], as_csv: bool) -> None:
+    """Show what each deployment cost in MONTH, as YYYY-MM, of UTC: hours of slots, and for a million tokens."""
+    with _reading():
+        from billing.chargeback import costs
+        from portal.reporting import engine_costs
+
+        _show(costs.costs_csv(engine_costs.read(*month_name)), as_csv, "No replica had a slot in that month.")
+
+
+@chargeback.command("margin")
+@_MONTH
+@_CSV
+def show_margin(month_name: tuple[int, int], as_csv: bool) -> None:
+    """Show revenue minus the share of what engines cost, by tenant and model, in MONTH, as YYYY-MM, of UTC."""
+    with _reading():
+        from billing.chargeback import costs
+        from portal.reporting import engine_costs
+
+        _show(costs.margin_csv(engine_costs.read(*month_name)), as_csv, "Nothing was used in that month.")
 
 
 @chargeback.group("gl-code")
@@ -134,6 +161,14 @@ def _of(slug: str | None) -> Iterator[Tenant | None]:
     from tenants import registry
 
     yield registry.find_tenant(slug) if slug else None
+
+
+def _show(lines: Iterable[tuple[str, ...]], as_csv: bool, empty: str) -> None:
+    header, *rows = lines
+    if as_csv:
+        csv.writer(sys.stdout).writerows([header, *rows])
+    else:
+        print(table(tuple(name.upper().replace("_", " ") for name in header), rows) if rows else empty)
 
 
 def _name_open(slugs: tuple[str, ...]) -> None:

@@ -76,9 +76,8 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_tenants(error)
         case workers.WorkerError():
             response = _from_workers(error)
-        case billing.GlCodeMissing():
-            message = f"There is {error}. PUT /api/v1/chargeback/gl-codes sets one."
-            response = envelope(message, 409, "gl_code_missing")
+        case billing.GlCodeMissing() | billing.UsageDeleted():
+            response = _from_chargeback(error)
         case billing.NotClosed() | billing.NotReopened() | billing.BadCredit() | billing.CreditRefused():
             response = _from_books(error)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused() | ReservationRefused():
@@ -99,6 +98,15 @@ def _from_domain(error: Exception) -> Response | None:
         case _:
             response = None
     return response
+
+
+def _from_chargeback(error: billing.GlCodeMissing | billing.UsageDeleted) -> Response:
+    match error:
+        case billing.GlCodeMissing():
+            return envelope(f"There is {error}. PUT /api/v1/chargeback/gl-codes sets one.", 409, "gl_code_missing")
+        case billing.UsageDeleted():
+            message = f"What engines cost is not known: {error}. Export it before the requests of a month are deleted."
+            return envelope(message, 409, "requests_deleted")
 
 
 def _from_tenants(error: tenants.TenantError) -> Response | None:

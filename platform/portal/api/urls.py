@@ -74,6 +74,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/months/<str:month>/confirm-reopening", months.ConfirmReopeningView.as_view()),
     path("chargeback/journal/<str:month>", chargeback.JournalView.as_view()),
     path("chargeback/focus/<str:month>", chargeback.FocusView.as_view()),
+    path("chargeback/costs/<str:month>", chargeback.CostsView.as_view()),
+    path("chargeback/margin/<str:month>", chargeback.MarginView.as_view()),
     path("chargeback/gl-codes", chargeback.GlCodesView.as_view()),
     path("months/<str:month>", months.MonthView.as_view()),
     path("usage", usage.UsageView.as_view()),

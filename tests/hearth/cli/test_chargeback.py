@@ -44,4 +44,6 @@ def test_a_closed_month_is_exported_once_its_lines_have_codes(hearth: Hearth) ->
     ]
     assert exported.stderr == "Not closed, so not in the file: globex.\n"
     assert ",1000000.0,Tokens," in hearth("chargeback", "focus", "2024-03", "--tenant", "acme").stdout
+    assert hearth("chargeback", "costs", "2024-03").stdout == "No replica had a slot in that month.\n"
+    assert hearth("chargeback", "margin", "2024-03", "--csv").stdout.splitlines()[1].startswith("acme,demo,")
     assert hearth("chargeback", "gl-code", "remove", "--class", "credit").stdout == "Removed.\n"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.chargeback import gl_codes
@@ -19,6 +20,7 @@ from tenants.models import Tenant, User
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
+from workers.models import Pool, Replica, SlotLease
 
 SignIn = Callable[[User], Client]
 MARCH = datetime(2026, 3, 16, 12, 0, tzinfo=UTC)
@@ -71,6 +73,32 @@ def test_focus_is_a_dataset_of_text(closed: World, as_operator: APIClient) -> No
     }
     assert {row["ChargeClass"] for row in usage} == {None}
     assert cells(as_operator.get(f"{FOCUS}?format=csv"))[0]["BillingAccountId"] == str(closed.acme.tenant.id)
+
+
+def test_costs_and_margins_are_shown_and_exported(
+    world: World, as_operator: APIClient, as_acme: APIClient, signed_in: SignIn
+) -> None:
+    fixtures.fleet(world)
+    Pool.objects.update(slot_hour_pico=2 * 10**12)
+    replica = Replica.objects.filter(leases__isnull=False).order_by("id")[0]
+    now = timezone.now()
+    SlotLease.objects.exclude(replica=replica).delete()
+    SlotLease.objects.update(acquired_at=now - timedelta(minutes=1))
+    fixtures.store([fixtures.answered(world, world.acme, now, 1, replica_id=replica.id)])
+    month = f"{now.astimezone(UTC):%Y-%m}"
+    (one,) = as_operator.get(f"/api/v1/chargeback/costs/{month}").json()["data"]
+    assert (one["deployment"], one["tokens"], one["engine_ms"], one["unused_pico"]) == (fixtures.MODEL, 1100, 840, 0)
+    (margin,) = as_operator.get(f"/api/v1/chargeback/margin/{month}").json()["data"]
+    assert (margin["tenant"], margin["revenue_pico"], margin["engine_ms"]) == ("acme", 156_000_000, 840)
+    assert margin["margin_pico"] == 156_000_000 - margin["cost_pico"]
+    assert cells(as_operator.get(f"/api/v1/chargeback/costs/{month}?format=csv"))[0]["tokens"] == "1100"
+    assert cells(as_operator.get(f"/api/v1/chargeback/margin/{month}?format=csv"))[0]["tenant"] == "acme"
+    page = signed_in(world.operator).get(f"{PAGE}?month={month}&engines=1").content.decode()
+    assert 'data-testid="deployment-costs"' in page and 'data-testid="margins"' in page
+    for name in ("engines", "margin"):
+        assert signed_in(world.operator).get(f"{PAGE}{name}.csv?month={month}").status_code == 200
+    for what in ("costs", "margin"):
+        assert as_acme.get(f"/api/v1/chargeback/{what}/{month}").status_code == 403
 
 
 def test_codes_are_listed_and_removed(world: World, as_operator: APIClient) -> None:

@@ -1,4 +1,4 @@
-"""``/api/v1/chargeback``: the journal, the FOCUS export and the codes of the general ledger. For operators."""
+"""``/api/v1/chargeback``: the journal, the FOCUS export, GL codes, what engines cost, margins. For operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.chargeback import focus, gl_codes, journal
+from billing.chargeback import costs, focus, gl_codes, journal
+from billing.chargeback.costs import DeploymentCost, Margin
 from billing.chargeback.journal import Booking
 from billing.models import GlCode
 from billing.models.chargeback import LONGEST_CODE
@@ -20,7 +21,7 @@ from portal.access.principal import tenant_for
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, reject_unknown_fields, wants_csv
 from portal.formats import csv_export, query_params
-from portal.reporting import periods
+from portal.reporting import engine_costs, periods
 from tenants.models import Tenant
 
 _TENANT = OpenApiParameter("tenant", str, description="Slug or id. Default: every tenant.")
@@ -52,6 +53,42 @@ class GlCodeSerializer(serializers.Serializer[GlCode]):
     code = serializers.CharField(max_length=LONGEST_CODE)
 
 
+class DeploymentCostSerializer(serializers.Serializer[DeploymentCost]):
+    """A deployment's month. Money in pico-dollars; null where nobody has said what a slot of its pool costs."""
+
+    deployment = serializers.CharField(read_only=True)
+    pools = serializers.ListField(child=serializers.CharField(), read_only=True)
+    slot_ms = serializers.IntegerField(read_only=True, help_text="How long its replicas had slots, each slot counted.")
+    busy_slot_ms = serializers.IntegerField(read_only=True, help_text="Of that, while a request ran.")
+    requests = serializers.IntegerField(read_only=True)
+    tokens = serializers.IntegerField(read_only=True, help_text="Prompt, cached and completion tokens.")
+    engine_ms = serializers.IntegerField(read_only=True)
+    cost_pico = serializers.IntegerField(read_only=True, allow_null=True)
+    per_million_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="Of a million tokens.")
+    unused_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="If no tenant used it.")
+    not_spent_engine_ms = serializers.IntegerField(read_only=True, help_text="Saved by the prediction cache.")
+    not_spent_slot_ms = serializers.IntegerField(read_only=True, help_text="Slots' time for that, an estimate.")
+    not_spent_pico = serializers.IntegerField(read_only=True, allow_null=True)
+
+
+class MarginSerializer(serializers.Serializer[Margin]):
+    """A tenant's use of a model. Revenue in pico-units of the currency, cost in pico-dollars."""
+
+    tenant = serializers.CharField(read_only=True)
+    model = serializers.CharField(source="model_name", read_only=True)
+    engine_ms = serializers.IntegerField(read_only=True)
+    revenue_pico = serializers.IntegerField(read_only=True, help_text="At list prices.")
+    currency = serializers.CharField(read_only=True)
+    cost_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="null: unknown.")
+    margin_pico = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="null: the cost is unknown, or the currency is not USD."
+    )
+
+
+_COSTS = inline_serializer(
+    "EngineCosts", {"month": serializers.CharField(), "data": DeploymentCostSerializer(many=True)}
+)
+_MARGINS = inline_serializer("Margins", {"month": serializers.CharField(), "data": MarginSerializer(many=True)})
 _JOURNAL = inline_serializer(
     "Journal",
     {
@@ -126,6 +163,50 @@ class FocusView(APIView):
             header, *rows = focus.csv_rows(found)
             return csv_export.attachment(request._request, f"focus-{first:%Y-%m}", header, rows)
         return Response({"version": focus.VERSION, "data": [focus.document(row) for row in found]})
+
+
+class CostsView(APIView):
+    """What engines cost."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="get_chargeback_costs",
+        parameters=[CSV_PARAMETER],
+        responses={(200, "application/json"): _COSTS, (200, "text/csv"): str, **error_responses(400, 403, 409)},
+    )
+    def get(self, request: Request, month: str) -> HttpResponseBase:
+        """Return what each deployment cost in a month of UTC, used or not, and for a million tokens.
+
+        409 `requests_deleted`: who used which engine is not known any more.
+        """
+        first = periods.parse_month(month, timezone.now())
+        found = engine_costs.read(first.year, first.month)
+        if wants_csv(request):
+            header, *rows = costs.costs_csv(found)
+            return csv_export.attachment(request._request, f"costs-{first:%Y-%m}", header, rows)
+        data = [DeploymentCostSerializer(each).data for each in found.deployments]
+        return Response({"month": f"{first:%Y-%m}", "data": data})
+
+
+class MarginView(APIView):
+    """Margins."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="get_chargeback_margin",
+        parameters=[CSV_PARAMETER],
+        responses={(200, "application/json"): _MARGINS, (200, "text/csv"): str, **error_responses(400, 403, 409)},
+    )
+    def get(self, request: Request, month: str) -> HttpResponseBase:
+        """Return revenue minus the share of what engines cost, by tenant and model, in a month of UTC."""
+        first = periods.parse_month(month, timezone.now())
+        found = engine_costs.read(first.year, first.month)
+        if wants_csv(request):
+            header, *rows = costs.margin_csv(found)
+            return csv_export.attachment(request._request, f"margin-{first:%Y-%m}", header, rows)
+        return Response({"month": f"{first:%Y-%m}", "data": [MarginSerializer(each).data for each in found.margins]})
 
 
 class GlCodesView(APIView):

@@ -1,8 +1,9 @@
-"""Costs: the journal and the FOCUS export of a month, and the codes of the general ledger."""
+"""Costs: what engines cost in a month, margins, the journal and the FOCUS export, codes of the general ledger."""
 
 from __future__ import annotations
 
 from datetime import date, timedelta
+from typing import Literal
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -11,14 +12,15 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
-from billing.chargeback import focus, gl_codes, journal
+from billing.chargeback import costs, focus, gl_codes, journal
+from billing.chargeback.costs import Costs
 from billing.chargeback.journal import Journal
-from billing.errors import GlCodeMissing
+from billing.errors import GlCodeMissing, UsageDeleted
 from portal.access.principal import Principal
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, show
 from portal.pages.operator.months import MONTHS
-from portal.reporting import periods
+from portal.reporting import engine_costs, periods
 from tenants import error_text
 from tenants.errors import BadName, NotFound
 
@@ -36,7 +38,18 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         found = journal.read(month.year, month.month)
     except GlCodeMissing as error:
         problem = str(error)
+    engines: Costs | None = None
+    gone = ""
+    shows_engines = "engines" in request.GET  # it reads every request of the month
+    if shows_engines:
+        try:
+            engines = engine_costs.read(month.year, month.month)
+        except UsageDeleted as error:
+            gone = str(error)
     context = {
+        "engines": engines,
+        "shows_engines": shows_engines,
+        "gone": gone,
         "month": month,
         "months": periods.past_months(timezone.now().date(), MONTHS),
         "journal": found,
@@ -58,6 +71,20 @@ def journal_csv(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         messages.error(request, f"There is no journal yet: {error}.")
         return redirect(f"{reverse('portal:costs')}?month={month:%Y-%m}")
     return csv_export.attachment(request, f"journal-{month:%Y-%m}", header, rows)
+
+
+@require_GET
+@operator_page
+def engines_csv(request: HttpRequest, principal: Principal, what: Literal["costs", "margin"]) -> HttpResponseBase:
+    """Download what engines cost in a month, or the margins."""
+    month = _month(request)
+    try:
+        found = engine_costs.read(month.year, month.month)
+    except UsageDeleted as error:
+        messages.error(request, f"There is nothing to download: {error}.")
+        return redirect(f"{reverse('portal:costs')}?month={month:%Y-%m}")
+    header, *rows = costs.costs_csv(found) if what == "costs" else costs.margin_csv(found)
+    return csv_export.attachment(request, f"{what}-{month:%Y-%m}", header, rows)
 
 
 @require_GET
