@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,24 @@ LAYERS, WIDTH = 4, 128
 _OUTPUTS = {"q_proj": 128, "v_proj": 64}
 
 
-def write(folder: Path, *, seed: int = 1, rank: int = 8, layers: int = LAYERS, **configuration: Any) -> Path:
-    """Write an adapter as PEFT saves it, and return its folder."""
+def write(
+    folder: Path,
+    *,
+    seed: int = 1,
+    rank: int = 8,
+    layers: int = LAYERS,
+    width: int = WIDTH,
+    outputs: Mapping[str, int] = _OUTPUTS,
+    **configuration: Any,
+) -> Path:
+    """Write an adapter as PEFT saves it, and return its folder. ``outputs``: of each module that it changes."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": rank,
         "lora_alpha": rank,
-        "target_modules": sorted(_OUTPUTS),
+        "target_modules": sorted(outputs),
         "bias": "none",
         "base_model_name_or_path": "",
     }
@@ -30,9 +40,9 @@ def write(folder: Path, *, seed: int = 1, rank: int = 8, layers: int = LAYERS, *
     content = bytearray()
     numbers = random.Random(seed)
     for layer in range(layers):
-        for module, outputs in _OUTPUTS.items():
+        for module, size in outputs.items():
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            for part, shape in (("lora_A", (rank, WIDTH)), ("lora_B", (outputs, rank))):
+            for part, shape in (("lora_A", (rank, width)), ("lora_B", (size, rank))):
                 values = [numbers.gauss(0, 1) for _ in range(shape[0] * shape[1])]
                 begin = len(content)
                 content += struct.pack(f"<{len(values)}f", *values)

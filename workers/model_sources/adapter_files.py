@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from catalogue.adapters import Adapter
 from catalogue.engine_options import EngineOptions
 from workers.errors import ModelRefused
+from workers.model_sources import adapter_layers
 from workers.model_sources import files as model_files
+from workers.model_sources.adapter_layers import Tensors
 from workers.model_sources.files import ModelFiles
 
 CONFIGURATION = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
-#: Longest header of a safetensors file that is read; that of a large adapter has a megabyte.
-_MOST_HEADER_BYTES = 64 << 20
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 def is_adapter(files: ModelFiles) -> bool:
@@ -28,11 +26,17 @@ def is_adapter(files: ModelFiles) -> bool:
 
 
 def check(
-    source: str, files: ModelFiles, base: str, options: EngineOptions, base_source: str, token: str | None = None
+    source: str,
+    files: ModelFiles,
+    base: str,
+    options: EngineOptions,
+    base_source: str,
+    token: str | None = None,
+    base_token: str | None = None,
 ) -> Adapter:
     """Return the adapter that these files are, if engines of ``base`` with these options can load it.
 
-    ``token`` reads a repository on the hub. Raises ModelRefused.
+    ``token`` reads its repository on the hub, ``base_token`` that of the base. Raises ModelRefused.
     """
     if WEIGHTS not in files.sizes:
         pickled = next((each for each in PICKLES if each in files.sizes), None)
@@ -54,9 +58,7 @@ def check(
             f"{files.where} has rank {found.rank}, and {base} takes adapters up to rank {options.lora_rank}.",
             f"Allow more, which replaces its replicas: `hearth deploy {base} --lora-rank {_rank(found)}`.",
         )
-    folder = Path(source)
-    if folder.is_dir():
-        _check_layers(folder / WEIGHTS, files.where, base, Path(base_source) / "config.json")
+    adapter_layers.check(_tensors(source, files, token), files.where, base, base_source, token=base_token)
     return found
 
 
@@ -113,21 +115,12 @@ def _rank(adapter: Adapter) -> int:
     return next((each for each in (8, 16, 32, 64, 128, 256, 320, 512) if each >= adapter.rank), adapter.rank)
 
 
-def _check_layers(weights: Path, where: str, base: str, configuration: Path) -> None:
-    """Raise ModelRefused for layers that the base does not have: vLLM would leave them out without a word."""
+def _tensors(source: str, files: ModelFiles, token: str | None) -> Tensors:
+    """Return what the weights are named and how large they are. Raises ModelRefused."""
+    folder = Path(source)
     try:
-        with weights.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if size <= _MOST_HEADER_BYTES else {}
+        if folder.is_dir():
+            return adapter_layers.of_file(folder / WEIGHTS)
+        return adapter_layers.of_hub(source, WEIGHTS, files.commit, token)
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelRefused(f"The {WEIGHTS} of {where} is no safetensors file: {error}.", "") from error
-    layers = [int(found[1]) for name in header if (found := _LAYER.search(name))]
-    try:
-        known = int(json.loads(configuration.read_bytes())["num_hidden_layers"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # the base's files are not on this machine, or say it in another way
-    if layers and max(layers) >= known:
-        raise ModelRefused(
-            f"{where} changes layer {max(layers)}, and {base} has layers 0 to {known - 1}.",
-            "It was trained on another model.",
-        )
+        raise ModelRefused(f"The {WEIGHTS} of {files.where} is no safetensors file: {error}.", "") from error

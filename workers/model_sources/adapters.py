@@ -115,7 +115,9 @@ def check(spec: AdapterSpec, base: Base | None = None) -> Checked:
     tenants.find_tenant(owner)
     token = spec.hub_token or checks.token_of(spec.name, spec.secret)
     files = model_files.find(spec.source, spec.commit, token)
-    found = adapter_files.check(spec.source, files, base.name, base.options, base.source, token)
+    found = adapter_files.check(
+        spec.source, files, base.name, base.options, base.source, token, checks.stored_token(base.name)
+    )
     return Checked(
         base=base.name,
         owner=owner,

@@ -1,0 +1,86 @@
+"""What an adapter changes is compared with its base before it is deployed, in a folder and on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogue.adapters import Adapter
+from catalogue.engine_options import EngineOptions
+from tests import hub, lora
+from workers.engines.driver import TINY_MODEL
+from workers.errors import ModelRefused
+from workers.model_sources import adapter_files
+from workers.model_sources import files as model_files
+
+OPTIONS = EngineOptions(lora_adapters=2, lora_rank=16)
+
+
+def check(source: str, base_source: str = str(TINY_MODEL)) -> Adapter:
+    return adapter_files.check(source, model_files.find(source), "chat", OPTIONS, base_source)
+
+
+@pytest.mark.parametrize("place", ["folder", "hub"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": 400}, "changes layer 399, and chat has layers 0 to 3."),
+        (
+            {"outputs": {"qq_proj": 128}},
+            "changes 'self_attn.qq_proj', and the layers of chat have down_proj, gate_proj, k_proj, o_proj, q_proj, "
+            "up_proj, v_proj.",
+        ),
+        ({"width": 4096}, "changes 'self_attn.q_proj' of layer 0 with 4096 inputs, and that of chat has 128."),
+        (
+            {"outputs": {"v_proj": 1024}},
+            "changes 'self_attn.v_proj' of layer 0 with 1024 outputs, and that of chat has 64.",
+        ),
+    ],
+)
+def test_an_adapter_of_another_model_is_refused_with_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, changes: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    folder = lora.write(tmp_path / "tone", **changes)
+    with hub.running(folder) as known:
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        with pytest.raises(ModelRefused) as refused:
+            check(str(folder) if place == "folder" else hub.MODEL)
+    assert said in str(refused.value)
+    assert "It was trained on another model." in str(refused.value)
+
+
+def test_an_adapter_of_the_base_is_not_refused_on_the_hub_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    folder = lora.write(tmp_path / "tone")
+    with hub.running(folder) as known:
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        assert check(hub.MODEL) == check(str(folder))
+        (folder / "adapter_model.safetensors").write_bytes(b"no header of a tensor")
+        with pytest.raises(ModelRefused, match="is no safetensors file"):
+            check(hub.MODEL)
+
+
+def test_layers_are_compared_with_a_base_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with hub.running(TINY_MODEL) as known:
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        check(str(lora.write(tmp_path / "tone")), hub.MODEL)
+        with pytest.raises(ModelRefused, match="changes layer 4, and chat has layers 0 to 3"):
+            check(str(lora.write(tmp_path / "deep", layers=5)), hub.MODEL)
+
+
+def test_a_base_whose_weights_are_packed_is_compared_by_names_alone(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    header = (
+        b'{"model.layers.0.self_attn.q_proj.qweight": {"dtype": "I32", "shape": [16, 128], "data_offsets": [0, 0]}}'
+    )
+    (base / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    check(str(lora.write(tmp_path / "tone", outputs={"q_proj": 128})), str(base))
+    with pytest.raises(ModelRefused, match=r"changes 'self_attn\.v_proj', and the layers of chat have q_proj\."):
+        check(str(lora.write(tmp_path / "other")), str(base))
