@@ -7,12 +7,19 @@ from django.utils import timezone
 
 from billing.accounts import promotions
 from billing.drain import batch
+from billing.invoices import overdue
 
 
 @shared_task(name="billing.tasks.maintain")
 def maintain() -> int:
     """Rate rows that waited for a price; return how many."""
     return batch.rate_unrated()
+
+
+@shared_task(name="billing.tasks.note_overdue_invoices")
+def note_overdue_invoices() -> int:
+    """Note invoices that were not paid in time; return how many."""
+    return overdue.note(timezone.now())
 
 
 @shared_task(name="billing.tasks.expire_promotions")

@@ -93,6 +93,11 @@ if find_spec("billing.tasks") is not None:
         "schedule": 60.0,
         "options": {"queue": "control", "expires": 60.0},
     }
+    app.conf.beat_schedule["overdue"] = {
+        "task": "billing.tasks.note_overdue_invoices",
+        "schedule": 3600.0,
+        "options": {"queue": "control", "expires": 3600.0},
+    }
     app.conf.beat_schedule["billing"] = {
         "task": "billing.tasks.maintain",
         "schedule": 3600.0,

@@ -89,6 +89,18 @@ INVOICE_PAID = EventType(
     fields=_OF_INVOICES,
     mail_roles=(OWNER, BILLING),
 )
+INVOICE_OVERDUE = EventType(
+    name="hearth.invoice.overdue.v1",
+    about="An invoice was not paid in time. Once.",
+    fields=_OF_INVOICES,
+    mail_roles=(OWNER, BILLING),
+)
+INVOICE_VOIDED = EventType(
+    name="hearth.invoice.voided.v1",
+    about="An invoice was taken back by a credit note.",
+    fields=_OF_INVOICES,
+    mail_roles=(OWNER, BILLING),
+)
 KEY_EXPIRY_ANNOUNCED = EventType(
     name="hearth.key_expiry.announced.v1",
     about="An API key expires within 7 days, and again within one day.",
@@ -153,6 +165,8 @@ EVENT_TYPES: tuple[EventType, ...] = (
     BUDGET_EXHAUSTED,
     INVOICE_FINALIZED,
     INVOICE_PAID,
+    INVOICE_OVERDUE,
+    INVOICE_VOIDED,
     KEY_EXPIRY_ANNOUNCED,
     ALERT_RAISED,
     ALERT_RESOLVED,

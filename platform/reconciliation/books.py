@@ -37,6 +37,10 @@ _ROLLUPS = """
 """
 
 
+#: Books that are compared elsewhere.
+_OTHERS = (BookGap.Book.MONTHS, BookGap.Book.INVOICES)
+
+
 def compare(now: datetime, since: datetime | None = None) -> int:
     """Compare the months from ``since`` on, else this one, and in its first days the one before; replace their gaps.
 
@@ -47,12 +51,12 @@ def compare(now: datetime, since: datetime | None = None) -> int:
     months = [month for month in whole if first <= month <= partitions.month_of(now)]
     compared = 0
     # Of a month that was retired in part nothing can be compared any more.
-    BookGap.objects.exclude(book=BookGap.Book.MONTHS).exclude(month__in=[str(month) for month in whole]).delete()
+    BookGap.objects.exclude(book__in=_OTHERS).exclude(month__in=[str(month) for month in whole]).delete()
     for month in months:
         sums, gaps = _compare(month)
         compared += sums
         with transaction.atomic():
-            BookGap.objects.filter(month=str(month)).exclude(book=BookGap.Book.MONTHS).delete()
+            BookGap.objects.filter(month=str(month)).exclude(book__in=_OTHERS).delete()
             BookGap.objects.bulk_create(gaps)
     return compared
 

@@ -50,13 +50,14 @@ class BookGap(models.Model):
     """A tenant's month in which the ledger, or the roll-ups, do not equal the usage rows. Gone once they do.
 
     Or one whose frozen lines do not equal the postings on its statement: then ``usage_pico`` is what these sum to, and
-    the month is in the tenant's time zone.
+    the month is in the tenant's time zone. Or one whose invoice differs from the ledger or its closed month.
     """
 
     class Book(models.TextChoices):
         LEDGER = "ledger"
         ROLLUPS = "roll-ups"
         MONTHS = "closed month"
+        INVOICES = "invoice"
 
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()

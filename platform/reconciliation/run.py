@@ -1,4 +1,4 @@
-"""Compare everything once: engines with usage, usage with ledger and roll-ups, the ledger with closed months."""
+"""Compare everything once: engines with usage, usage with the ledger and roll-ups, those with months and invoices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from reconciliation import books, boots, closed_months
+from reconciliation import books, boots, closed_months, invoices
 from reconciliation.models import BookGap, BootResult, Comparison
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def hourly(period: dt.timedelta) -> Comparison | None:
 def _finish(begun: Comparison, settle: dt.timedelta, since: dt.datetime | None) -> Comparison:
     begun.boots = boots.compare(settle=settle, since=since)
     now = timezone.now()
-    begun.books = books.compare(now, since) + closed_months.compare(now, since)
+    begun.books = books.compare(now, since) + closed_months.compare(now, since) + invoices.compare(now, since)
     gaps = list(BootResult.objects.filter(state=BootResult.State.GAP).values_list("gap_tokens", flat=True))
     begun.boot_gaps, begun.gap_tokens = len(gaps), sum(map(abs, gaps))
     begun.lost_tokens = BootResult.objects.aggregate(total=Sum("lost_tokens", default=0))["total"]

@@ -40,12 +40,12 @@ def finalize(
     if (existing := find(month)) is not None:
         return existing, False
     _require_customer(month)
-    closed = _closed(month)
+    closing_row = closed(month)
     before = _replaced(month)
     chosen = before.issuer if issuer is None and before is not None and before.issuer is not None else None
     found, number = issuers.take_invoice_number((chosen or issuers.find(issuer)).id)
     content = _content(month, found, number.text, before, now or timezone.now())
-    invoice = _store(actor, closed, found, number.sequence, content, before)
+    invoice = _store(actor, closing_row, found, number.sequence, content, before)
     postings.post(invoice)
     _require_equal(month, invoice)
     render.store(content, invoice)
@@ -83,11 +83,12 @@ def _require_customer(month: Month) -> None:
         raise refused(month, "its account has no country", remedy)
 
 
-def _closed(month: Month) -> BillingMonth:
-    closed = closing.find(month)
-    if closed is None:
+def closed(month: Month) -> BillingMonth:
+    """Return the closing of the month. Raises InvoiceRefused."""
+    found = closing.find(month)
+    if found is None:
         raise refused(month, "the month is open", f"Close it first: hearth month close {month.name}.")
-    return closed
+    return found
 
 
 def _replaced(month: Month) -> Invoice | None:
@@ -106,7 +107,7 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
     heading = Heading(
         number=number,
         issued_on=drafting.today(issuer, now),
-        applied=(*_credit(_closed(month)), *_paid_before(before)),
+        applied=(*_credit(closed(month)), *_paid_before(before)),
         replaces=before.number if before else "",
         replaces_issued_on=before.issued_on if before else None,
     )

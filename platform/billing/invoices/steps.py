@@ -16,7 +16,7 @@ from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
 from billing.models import CreditNote, Invoice, InvoicePayment
 from billing.months import closing
-from notifications.event_types import INVOICE_PAID
+from notifications.event_types import INVOICE_PAID, INVOICE_VOIDED
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, new_id
@@ -104,6 +104,7 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
         postings.reverse(invoice)
         note = _credit_note(invoice, text, now or timezone.now())
     _record(actor, "invoice.voided", invoice, {"reason": text, "credit_note": note.number if note else None})
+    announce(INVOICE_VOIDED, invoice)
     return note
 
 

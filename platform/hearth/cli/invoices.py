@@ -95,6 +95,39 @@ def finalize(month_name: tuple[int, int], tenant: str | None, issuer: str | None
         raise PreflightError(f"{len(refused)} of {len(chosen)} tenants get no invoice.", "\n".join(refused))
 
 
+@invoice.command("mirror")
+@_MONTH
+@click.option("--tenant", metavar="SLUG", required=True)
+@click.option("--number", required=True, help="The other system's number.")
+@click.option("--external-id", required=True, help="The other system's id.")
+@click.option("--total", required=True, metavar="AMOUNT", help="With tax, such as 12.50.")
+@click.option("--tax", default="0", metavar="AMOUNT", show_default=True)
+@click.option("--issued-on", type=click.DateTime(["%Y-%m-%d"]), required=True)
+@click.option("--due-on", type=click.DateTime(["%Y-%m-%d"]), required=True)
+def mirror(month_name: tuple[int, int], tenant: str, issued_on: datetime, due_on: datetime, **texts: str) -> None:
+    """Keep the invoice of MONTH that another system issued, for a tenant whose account says so.
+
+    It gets no number and no documents of Hearth. Its net amount must be what the closed month's lines sum to.
+    """
+    total, tax = _cents("--total", texts["total"]), _cents("--tax", texts["tax"])
+    with _changing():
+        from billing.invoices import mirroring
+        from billing.reports.statements import Month
+        from tenants.registry import find_tenant
+
+        month = Month(tenant=find_tenant(tenant), year=month_name[0], month=month_name[1])
+        external = mirroring.External(
+            external_id=texts["external_id"],
+            number=texts["number"],
+            tax_cents=tax,
+            total_cents=total,
+            issued_on=issued_on.date(),
+            due_on=due_on.date(),
+        )
+        found, new = mirroring.record(_actor(), month, external)
+    print(f"{found.number} of {tenant} is {'kept' if new else 'kept already'}: {_total(found)}")
+
+
 @invoice.command("list")
 @click.option("--tenant", metavar="SLUG", help="Only this tenant's.")
 @click.option("--month", "month_name", type=MonthName(), help="Only of this month, as YYYY-MM.")
@@ -163,7 +196,7 @@ def send(number: str) -> None:
 @click.option("--amount", metavar="AMOUNT", help="Such as 12.50. Default: all that is open.")
 def pay(number: str, reference: str, paid_on: datetime, amount: str | None) -> None:
     """Record a payment of the invoice NUMBER."""
-    cents = None if amount is None else _cents(amount)
+    cents = None if amount is None else _cents("--amount", amount)
     with _changing() as steps:
         found = _find(number)
         payment, new = steps.pay(_actor(), found, reference=reference, paid_on=paid_on.date(), amount_cents=cents)
@@ -258,7 +291,7 @@ def _money(cents: int) -> str:
     return money_text.cents(cents)
 
 
-def _cents(text: str) -> int:
+def _cents(option: str, text: str) -> int:
     from decimal import Decimal, InvalidOperation
 
     try:
@@ -267,7 +300,7 @@ def _cents(text: str) -> int:
             return int(cents)
     except (InvalidOperation, OverflowError, ValueError):
         pass
-    raise click.UsageError(f"--amount {text!r} is no amount; use one such as 12.50.")
+    raise click.UsageError(f"{option} {text!r} is no amount; use one such as 12.50.")
 
 
 def _write(data: bytes, path: Path) -> None:

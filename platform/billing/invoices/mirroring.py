@@ -1,0 +1,102 @@
+"""Keep a copy of an invoice that another system issued: its number and total, and no number or document of ours.
+
+So a tenant's month has one legal document, whoever issues it, and our ledger has its total.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.db import transaction
+
+from billing import second_person
+from billing.accounts import account, application
+from billing.errors import InvoiceRefused
+from billing.invoices import finalizing, postings
+from billing.invoices.announcing import announce
+from billing.models import Invoice
+from billing.months import closing
+from billing.pricing.amounts import PICO_PER_CENT
+from billing.reports import statements
+from billing.reports.statements import Month
+from notifications.event_types import INVOICE_FINALIZED
+from tenants import audit
+from tenants.audit import Actor
+from tenants.ids import TenantId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class External:
+    """What the other system says of its invoice."""
+
+    external_id: str
+    number: str
+    tax_cents: int
+    total_cents: int
+    issued_on: date
+    due_on: date
+
+
+@transaction.atomic
+def record(actor: Actor, month: Month, given: External) -> tuple[Invoice, bool]:
+    """Keep another system's invoice of a closed month; return it, and whether it is new. Raises InvoiceRefused.
+
+    Its net amount must be what our lines sum to: our ledger is the truth.
+    """
+    closing.lock(TenantId(month.tenant.id))
+    channel = account.of(month.tenant).details.issuer
+    if channel == Invoice.Channel.HEARTH:
+        raise finalizing.refused(month, "its invoices come from hearth", "One month has one legal document.")
+    if (existing := finalizing.find(month)) is not None:
+        if (existing.external_id, existing.total_cents) == (given.external_id, given.total_cents):
+            return existing, False
+        raise InvoiceRefused(existing.number, f"it is the invoice of {month.name} already")
+    closed = finalizing.closed(month)
+    found = statements.kept_statement(month)
+    assert found is not None, "the month is closed"
+    _check(month, given, found.amount_cents)
+    credit_pico = sum(each.amount_pico for each in application.applied(closed))
+    document: dict[str, Any] = {"kind": "mirror", "channel": channel, "number": given.number}
+    invoice = Invoice.objects.create(
+        tenant_id=closed.tenant_id,
+        channel=channel,
+        number=given.number,
+        external_id=given.external_id,
+        closing=closed,
+        year=closed.year,
+        month=closed.month,
+        currency=closed.currency,
+        exact_pico=closed.amount_pico,
+        rounding_pico=found.amount_cents * PICO_PER_CENT - found.amount_pico,
+        net_cents=found.amount_cents,
+        tax_cents=given.tax_cents,
+        total_cents=given.total_cents,
+        applied_cents=credit_pico // PICO_PER_CENT,
+        issued_on=given.issued_on,
+        due_on=given.due_on,
+        document=document,
+        finalized_by=second_person.person(actor),
+        state=Invoice.State.SENT,
+    )
+    postings.post(invoice)
+    after = {"number": given.number, "external_id": given.external_id, "total_cents": given.total_cents}
+    audit.record(actor, "invoice.mirrored", ("invoice", invoice.id), tenant=month.tenant, after=after)
+    announce(INVOICE_FINALIZED, invoice)
+    invoice.refresh_from_db()
+    return invoice, True
+
+
+def _check(month: Month, given: External, net_cents: int) -> None:
+    for name, text in (("number", given.number), ("external id", given.external_id)):
+        if not text or len(text) > 64 or not text.isprintable():
+            raise finalizing.refused(month, f"its {name} must have 1 to 64 printable characters")
+    if given.due_on < given.issued_on:
+        raise finalizing.refused(month, f"it is due on {given.due_on}, before its date {given.issued_on}")
+    if not 0 <= given.tax_cents <= given.total_cents or given.total_cents - given.tax_cents != net_cents:
+        raise finalizing.refused(
+            month,
+            f"{given.number} says {given.total_cents} cents with {given.tax_cents} of tax, our lines are {net_cents}",
+            "Correct the invoice in the other system.",
+        )
