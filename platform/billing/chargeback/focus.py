@@ -122,7 +122,7 @@ def _rows(found: ClosedMonth, provider: str) -> Iterator[Row]:
     yield from (_usage(_account(found, provider), part) for part in found.parts)
     for terms in statement.terms:
         category: _Category = "Credit" if terms.amount_pico < 0 else "Adjustment"
-        yield _other(_account(found, provider), terms.amount_pico, category, f"Terms of the plan: {terms.text}")
+        yield _other(_account(found, provider), terms.amount_pico, category, f"{terms.source}: {terms.text}")
     if statement.rounding_pico:
         yield _other(_account(found, provider), statement.rounding_pico, "Adjustment", "Rounding to cents")
 

@@ -57,6 +57,11 @@ class TermsLine:
     tokens: int | None = None
 
     @property
+    def source(self) -> str:
+        """What it is by: the plan, or reserved capacity."""
+        return "Reserved capacity" if self.kind in OF_RESERVATIONS else "Terms of the plan"
+
+    @property
     def amount_cents(self) -> int:
         """The amount in cents, half to even."""
         return cents(self.amount_pico)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import datetime
 from decimal import Decimal, DecimalException
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from billing.errors import BadPriceFile, PriceJump, PriceRefused
@@ -115,19 +119,14 @@ def read(text: str) -> list[Row]:
 def apply(actor: Actor, rows: Sequence[Row], *, confirm: bool, dry_run: bool) -> Imported:
     """Set the prices of a file, all or none, and none with ``dry_run``. Raises BadPriceFile with the line.
 
-    What is in force already is not set again, so the same file twice changes nothing.
+    What is in force already is not set again, so the same file twice changes nothing. With ``dry_run`` nothing is
+    written and no drain waits.
     """
     tenants = _tenants(rows)
-    with transaction.atomic():
-        prices.exclude_batches()  # before the policy epoch is raised, as the tenants' rows are locked before it
-        owners = Tenant.objects.filter(id__in=[each.id for each in tenants.values()])
-        list(owners.order_by("id").select_for_update(no_key=True))
-        changes = [change for row in rows if (change := _set(actor, row, tenants.get(row.tenant), confirm)) is not None]
-        names = {row.model_name for row in rows}
-        versions = PriceVersion.objects.filter(model_name__in=names).select_related("book")
-        table = PriceTable(versions.order_by("effective_from"))
-        if dry_run:
-            transaction.set_rollback(True)
+    changes, table = (
+        _planned(rows, tenants, confirm=confirm) if dry_run else _set_all(actor, rows, tenants, confirm=confirm)
+    )
+    names = {row.model_name for row in rows}
     served = set(Model.objects.filter(name__in=names).values_list("name", flat=True))
     return Imported(
         changes=changes,
@@ -136,6 +135,46 @@ def apply(actor: Actor, rows: Sequence[Row], *, confirm: bool, dry_run: bool) ->
         table=table,
         latest=max((change.effective_from for change in changes), default=timezone.now()),
     )
+
+
+def _set_all(
+    actor: Actor, rows: Sequence[Row], tenants: Mapping[str, Tenant], *, confirm: bool
+) -> tuple[list[Change], PriceTable]:
+    with transaction.atomic():
+        prices.exclude_batches()  # before the policy epoch is raised, as the tenants' rows are locked before it
+        owners = Tenant.objects.filter(id__in=[each.id for each in tenants.values()])
+        list(owners.order_by("id").select_for_update(no_key=True))
+        changes = [change for row in rows if (change := _set(actor, row, tenants.get(row.tenant), confirm)) is not None]
+        return changes, PriceTable(_versions(rows))
+
+
+def _planned(rows: Sequence[Row], tenants: Mapping[str, Tenant], *, confirm: bool) -> tuple[list[Change], PriceTable]:
+    """Return what :func:`_set_all` would, from what the books have now, without a lock and without a write."""
+    now = timezone.now()
+    found: dict[tuple[UUID | None, str], list[PriceVersion]] = defaultdict(list)
+    for version in _versions(rows):
+        found[version.book.tenant_id, version.model_name].append(version)
+    owners = Q(tenant_id=None) | Q(tenant_id__in=[each.id for each in tenants.values()])
+    books = {book.tenant_id: book for book in PriceBook.objects.filter(owners)}
+    changes = []
+    for row in rows:
+        tenant, moment = tenants.get(row.tenant), row.effective_from or now
+        own = found[tenant.id if tenant else None, row.model_name]
+        before = _latest(each for each in own if each.effective_from <= moment)
+        if before == row.rates:
+            continue
+        is_taken = any(each.effective_from == moment for each in own)
+        earlier = before or _latest(each for each in found[None, row.model_name] if each.effective_from < moment)
+        try:
+            prices.check(row.model_name, row.rates, moment, now, is_taken=is_taken, before=None if confirm else earlier)
+        except PriceRefused as error:
+            raise _refused(row, error) from error
+        book = books.get(tenant.id if tenant else None) or _new_book(tenant)
+        version = PriceVersion(book=book, model_name=row.model_name, effective_from=moment, **asdict(row.rates))
+        insort(own, version, key=attrgetter("effective_from"))
+        changes.append(_change(row, before, moment))
+    every = (version for versions in found.values() for version in versions)
+    return changes, PriceTable(sorted(every, key=attrgetter("effective_from")))
 
 
 def in_force() -> Iterator[tuple[str, ...]]:
@@ -230,15 +269,40 @@ def _set(actor: Actor, row: Row, tenant: Tenant | None, confirm: bool) -> Change
             actor, book, row.model_name, row.rates, effective_from=row.effective_from, confirm=confirm
         )
     except PriceRefused as error:
-        raise BadPriceFile(row.line, "", str(error), is_jump=isinstance(error, PriceJump)) from error
+        raise _refused(row, error) from error
+    return _change(row, before, version.effective_from)
+
+
+def _refused(row: Row, error: PriceRefused) -> BadPriceFile:
+    return BadPriceFile(row.line, "", str(error), is_jump=isinstance(error, PriceJump))
+
+
+def _change(row: Row, before: Rates | None, moment: datetime) -> Change:
     return Change(
         line=row.line,
         model_name=row.model_name,
         tenant=row.tenant,
         before=before,
         after=row.rates,
-        effective_from=version.effective_from,
+        effective_from=moment,
     )
+
+
+def _versions(rows: Sequence[Row]) -> QuerySet[PriceVersion]:
+    """Return the prices of the models of a file, the earliest first."""
+    versions = PriceVersion.objects.filter(model_name__in={row.model_name for row in rows}).select_related("book")
+    return versions.order_by("effective_from")
+
+
+def _new_book(tenant: Tenant | None) -> PriceBook:
+    """Return the book that the first price would make."""
+    return PriceBook() if tenant is None else PriceBook(tenant_id=tenant.id, currency=tenant.currency)
+
+
+def _latest(versions: Iterable[PriceVersion]) -> Rates | None:
+    """Return the rates of the last of these prices, which are in order of time."""
+    every = list(versions)
+    return prices.rates_of(every[-1]) if every else None
 
 
 def _own_before(book: PriceBook, row: Row) -> Rates | None:

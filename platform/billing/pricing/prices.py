@@ -146,19 +146,14 @@ def set_price(
 
     ``confirm`` allows a change of more than tenfold. Raises PriceOutOfRange, PriceInThePast, PriceJump, PriceExists.
     """
-    _check_range(model_name, rates)
     with transaction.atomic():
         exclude_batches()
         now = timezone.now()
         moment = effective_from or now
-        if moment < now:
-            raise PriceInThePast(model_name, moment, now)
         versions = PriceVersion.objects.filter(book=book, model_name=model_name)
-        if versions.filter(effective_from=moment).exists():
-            raise PriceExists(model_name, moment)
+        is_taken = versions.filter(effective_from=moment).exists()
         before = _rates_before(book, model_name, moment)
-        if before is not None and not confirm:
-            _check_jump(model_name, before, rates)
+        check(model_name, rates, moment, now, is_taken=is_taken, before=None if confirm else before)
         version = PriceVersion.objects.create(book=book, model_name=model_name, effective_from=moment, **asdict(rates))
         record(
             actor,
@@ -170,6 +165,23 @@ def set_price(
         )
         policy_epoch.bump(models=True)
         return version
+
+
+def check(
+    model_name: str, rates: Rates, moment: datetime, now: datetime, *, is_taken: bool, before: Rates | None
+) -> None:
+    """Raise PriceOutOfRange, PriceInThePast, PriceExists or PriceJump for a price that may not be set at a moment.
+
+    ``is_taken``: its book has a price of the model from then on. ``before``: the rates until then, in this book or else
+    the platform's; None: there are none, or any change is meant.
+    """
+    _check_range(model_name, rates)
+    if moment < now:
+        raise PriceInThePast(model_name, moment, now)
+    if is_taken:
+        raise PriceExists(model_name, moment)
+    if before is not None:
+        _check_jump(model_name, before, rates)
 
 
 def ensure_price_book() -> PriceBook:

@@ -11,14 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_field
 
+from billing.ledger.usage_rows import finished, rated
 from billing.pricing.amounts import cents
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates, rate
 from gateway.protocols.anthropic import messages
 from gateway.protocols.endpoint import Usage as Reported
 from gateway.protocols.openai import chat, responses
+from tenants.ids import RequestId, new_id
 from tests.billing.pricing.test_rating import Usage
+from tests.billing.wal_records import end, start
 
 Reader = Callable[[Mapping[str, Any]], Reported]
 #: $0.15, $0.015 and $0.60 a million: 150,000, 15,000 and 600,000 pico-dollars a token.
@@ -59,6 +63,24 @@ def charged(read: Reader, reported: Mapping[str, Any], rates: Rates = DEMO_RATES
             CACHED_PICO,
             222_000_000,
             id="cached tokens charged twice, responses",
+        ),
+        # 1,000 x 150,000 + 100 x 600,000.
+        pytest.param(chat.usage_of, CACHED, CACHED_PICO, 210_000_000, id="cached tokens at the price of uncached ones"),
+        # (200 + 800) x 150,000 + 800 x 15,000 + 100 x 600,000.
+        pytest.param(
+            messages.usage_of,
+            {"input_tokens": 200, "cache_read_input_tokens": 800, "output_tokens": 100},
+            CACHED_PICO,
+            222_000_000,
+            id="cached tokens added to the input, too",
+        ),
+        # 1,000 x 15,000: no price of what was cached would make the whole request free.
+        pytest.param(
+            messages.usage_of,
+            {"input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 0},
+            15_000_000,
+            0,
+            id="a prompt that was cached whole for nothing",
         ),
         # Anthropic's input excludes what was read from the cache: 200 - 800 tokens would earn money.
         pytest.param(
@@ -112,6 +134,50 @@ def charged(read: Reader, reported: Mapping[str, Any], rates: Rates = DEMO_RATES
 )
 def test_a_request_is_priced_right(read: Reader, reported: Mapping[str, Any], pico: int, wrong_pico: int) -> None:
     assert charged(read, reported) == pico != wrong_pico
+
+
+@pytest.mark.parametrize(
+    ("read", "reported", "prompt", "output"),
+    [
+        (chat.usage_of, CACHED, 1000, 100),
+        (chat.usage_of, {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 16}}, 10, 0),
+        (messages.usage_of, {"input_tokens": 200, "cache_read_input_tokens": 800, "output_tokens": 100}, 1000, 100),
+        (
+            messages.usage_of,
+            {"input_tokens": 8, "cache_read_input_tokens": 800, "cache_creation_input_tokens": 192, "output_tokens": 9},
+            1000,
+            9,
+        ),
+        (
+            responses.usage_of,
+            {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 800}, "output_tokens": 100},
+            1000,
+            100,
+        ),
+    ],
+)
+def test_the_classes_sum_to_what_the_engine_read_and_wrote(
+    read: Reader, reported: Mapping[str, Any], prompt: int, output: int
+) -> None:
+    tokens = read(reported)
+    assert tokens.prompt_tokens + tokens.cached_prompt_tokens == prompt
+    assert tokens.completion_tokens == output
+    assert 0 <= tokens.cache_write_tokens <= tokens.prompt_tokens
+    assert 0 <= tokens.reasoning_tokens <= tokens.completion_tokens
+
+
+def test_a_price_of_a_request_is_charged_once_and_never_without_a_token() -> None:
+    rates = replace(DEMO_RATES, request_pico=1_000_000)
+    # Three choices of 100 tokens are one request: not 3,000,000.
+    assert charged(chat.usage_of, {"prompt_tokens": 10, "completion_tokens": 300}, rates) == 182_500_000
+    assert charged(chat.usage_of, {"prompt_tokens": 0, "completion_tokens": 0}, rates) == 0
+
+
+def test_a_model_without_a_price_is_unrated_and_not_free() -> None:
+    request_id = RequestId(new_id())
+    row = finished(start(request_id), end(request_id))
+    assert rated(row, None).amount_pico is None
+    assert rated(replace_field(row, refusals=1), None).amount_pico == 0
 
 
 #: 1.25 times the prompt's price for what is written, as Anthropic has it, and twice the completion's for reasoning.

@@ -7,8 +7,11 @@ import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from msgspec.structs import replace as replace_field
 
@@ -139,6 +142,35 @@ def test_classes_with_a_price_of_their_own_have_columns_too(db: None) -> None:
         run("demo,0.15,0.015,0.60,,0", head=head)
 
 
+def test_a_preview_is_refused_for_what_setting_is_refused_for(acme: Tenant) -> None:
+    prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", DEMO_RATES)
+    year = timezone.now().year + 1
+    files = (
+        ("demo,1.51,0.015,0.60,,,,",),
+        ("demo,0.001,0.015,0.60,,,acme,",),
+        ("demo,0.15,0.015,0.61,,,,2020-01-01T00:00:00Z",),
+        ("demo,150000,0.015,0.60,,,,",),
+        (f"other,1,1,1,,,,{year}-01-01T00:00:00Z", f"other,1,1,20,,,,{year}-02-01T00:00:00Z"),
+        (f"other,1,1,1,,,,{year}-02-01T00:00:00Z", f"other,1,1,20,,,acme,{year}-03-01T00:00:00Z"),
+        (f"other,1,1,20,,,acme,{year}-03-01T00:00:00Z", f"other,1,1,1,,,,{year}-02-01T00:00:00Z"),
+        ("demo,0.15,0.015,0.60,,,,", "demo,0.2,0.02,0.7,,,acme,"),
+    )
+    outcomes = []
+    for lines in files:
+        both: list[tuple[Any, Any]] = []
+        for dry_run in (True, False):
+            undo = transaction.savepoint()
+            try:
+                done = run(*lines, head=ALL, dry_run=dry_run)
+                both.append((done.unchanged, [(each.line, each.before, each.after) for each in done.changes]))
+            except BadPriceFile as error:
+                both.append((str(error).partition(", before")[0], error.is_jump))
+            transaction.savepoint_rollback(undo)
+        assert both[0] == both[1]
+        outcomes.append(isinstance(both[0][0], str))
+    assert outcomes == [True, True, True, True, True, True, False, False]
+
+
 def test_a_jump_is_set_once_it_is_confirmed(db: None) -> None:
     prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", DEMO_RATES)
     with pytest.raises(BadPriceFile) as refused:
@@ -166,7 +198,9 @@ def test_a_preview_has_each_tenants_last_month_at_its_new_prices_and_sets_none(a
     assign_from(
         last.date().replace(day=1), globex, plan_from(last.date().replace(day=1), {"discounts": [{"percent": 50}]})
     )
-    done = run("demo,0.30,0.03,1.20,,,,", "demo,0.20,0.02,0.60,,,acme,", head=ALL, dry_run=True)
+    with CaptureQueriesContext(connection) as sent:
+        done = run("demo,0.30,0.03,1.20,,,,", "demo,0.20,0.02,0.60,,,acme,", head=ALL, dry_run=True)
+    assert all(query["sql"].startswith("SELECT ") and "lock" not in query["sql"] for query in sent)  # no drain waits
     seen = previews.of_prices(done.table, {"demo"}, done.latest, previews.billed_tenants(now), now)
     was = 100 * 150_000 + 10 * 600_000
     figures = {each.month.tenant.slug: (each.was, each.would_be, each.problem) for each in seen}

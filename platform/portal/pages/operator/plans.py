@@ -71,6 +71,7 @@ def _page(request: HttpRequest, principal: Principal, previewed: list[Preview] |
         "from_month": request.POST.get("from_month", "") if typed else f"{timezone.now():%Y-%m}",
         "tenant_slug": request.POST.get("tenant", ""),
         "previewed": previewed,
+        "left_out": max(0, len(previews.billed_tenants(timezone.now())) - MAX_PREVIEWED) if previewed else 0,
         "problem": problem,
     }
     return show(request, principal, "portal/plans.html", context, active="prices", status=400 if problem else 200)

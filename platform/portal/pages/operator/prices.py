@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +19,7 @@ from billing.months import previews
 from billing.months.previews import Preview
 from billing.pricing import price_file
 from billing.pricing.price_file import Imported
+from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.formats import csv_export
 from portal.pages.base import operator_page, show
@@ -56,6 +59,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     context = {
         "rows": _states(versions, timezone.now()),
         "columns": ",".join(price_file.HEADER),
+        "fields": _fields(request),
+        "models": Model.objects.filter(archived_at=None).order_by("name").values_list("name", flat=True),
+        "left_out": max(0, len(previews.billed_tenants(timezone.now())) - MAX_PREVIEWED) if previewed else 0,
         "text": text,
         "confirm": "confirm" in request.POST,
         "previewed": previewed,
@@ -72,8 +78,22 @@ def as_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     return csv_export.attachment(request, "prices", header, rows)
 
 
+def _fields(request: HttpRequest) -> list[tuple[str, str, str]]:
+    """Return the name, the label and the value of each column: as typed, or in force for the model in the address."""
+    values = {name: request.POST.get(name, "") for name in price_file.HEADER}
+    if (name := request.GET.get("model", "")) and request.method == "GET":
+        wanted = (cells for cells in price_file.in_force() if (cells[0], cells[-2]) == (name, ""))
+        values = dict(zip(price_file.HEADER, next(wanted, (name,)), strict=False))
+    return [(each, each.replace("_", " ").capitalize(), values.get(each, "")) for each in price_file.HEADER]
+
+
 def _file_of(request: HttpRequest) -> str:
-    """Return the file that was chosen, or else the text that was typed. Raises BadPriceFile."""
+    """Return the file that was chosen, or the text or the price that was typed. Raises BadPriceFile."""
+    if "model" in request.POST:
+        row = io.StringIO()
+        cells = [request.POST.get(name, "") for name in price_file.HEADER]
+        csv.writer(row, lineterminator="\n").writerows([price_file.HEADER, cells])
+        return row.getvalue()
     chosen = request.FILES.get("file")
     if chosen is None:
         return request.POST.get("csv", "")

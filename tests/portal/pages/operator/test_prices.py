@@ -53,6 +53,27 @@ def test_a_file_is_previewed_and_then_set(used: World, signed_in: SignIn) -> Non
     assert PriceVersion.objects.count() == before + 1
 
 
+def test_one_price_is_typed_previewed_and_set(used: World, signed_in: SignIn) -> None:
+    browser, before = signed_in(used.operator), PriceVersion.objects.count()
+    shown = browser.get(f"{URL}?model={fixtures.MODEL}").content.decode()
+    assert 'name="completion_per_million" value="0.60"' in shown and f'name="model" value="{fixtures.MODEL}"' in shown
+    typed = {
+        "model": fixtures.MODEL,
+        "prompt_per_million": "0.30",
+        "cached_prompt_per_million": "0.03",
+        "completion_per_million": "1.20",
+        "high_priority_percent": "150",
+    }
+    page = browser.post(URL, typed | {"action": "preview"}).content.decode()
+    assert 'data-testid="preview"' in page and 'name="completion_per_million" value="1.20"' in page
+    wrong = browser.post(URL, typed | {"action": "import", "prompt_per_million": "1,\n2"})
+    assert wrong.status_code == 400 and "is no amount" in wrong.content.decode()
+    assert PriceVersion.objects.count() == before
+    browser.post(URL, typed | {"action": "import"})
+    made = PriceVersion.objects.order_by("-id")[0]
+    assert (made.prompt_pico, made.high_priority_bp, PriceVersion.objects.count()) == (300_000, 15_000, before + 1)
+
+
 def send(client: APIClient, text: str, query: str = "") -> Any:
     return client.post(f"/api/v1/prices/import{query}", text, content_type="text/csv")
 
