@@ -88,9 +88,11 @@ def fail_over_amid_a_backup(site: Site, file: Path, *options: str) -> subprocess
         blocking = psycopg.connect(site.pair.owner_url)
         # Nobody reads a tenant until the primary is lost: the dump waits, too.
         blocking.execute("LOCK TABLE tenants_tenant IN ACCESS EXCLUSIVE MODE")
-        dump = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_dump' AND wait_event_type = 'Lock'"
+        # Only backups and migrations are the owner's.
+        dump = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'hearth_owner' AND wait_event_type = 'Lock'"
         running = pool.submit(site.instance.run, "backup", str(file), *options, timeout_seconds=PATIENCE_SECONDS)
-        wait_for(lambda: watching.execute(dump).fetchone() != (0,), timeout_seconds=PATIENCE_SECONDS)
+        wait_for(lambda: running.done() or watching.execute(dump).fetchone() != (0,), timeout_seconds=PATIENCE_SECONDS)
+        assert not running.done(), running.result()
         site.fail_over()
         with contextlib.suppress(psycopg.OperationalError):
             blocking.close()
