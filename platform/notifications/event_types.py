@@ -66,6 +66,25 @@ BUDGET_EXHAUSTED = EventType(
     mail_roles=(OWNER, BILLING),
     is_optional=False,
 )
+_OF_BALANCES = {
+    "left": "What is left; negative where more was used than paid in.",
+    "daily": "What the tenant used in a day, on average over the last 7.",
+    "currency": "Currency of both.",
+}
+BALANCE_LOW = EventType(
+    name="hearth.balance.low.v1",
+    about="A prepaid balance lasts for less than 3 days at the pace of the last 7. Once, until credit is added.",
+    fields=_OF_BALANCES,
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
+BALANCE_EXHAUSTED = EventType(
+    name="hearth.balance.exhausted.v1",
+    about="A prepaid balance is spent, so requests are refused. Once, until credit is added.",
+    fields=_OF_BALANCES,
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
 _OF_INVOICES = {
     "invoice": "Id of the invoice.",
     "number": "Its number.",
@@ -163,6 +182,8 @@ ALERT_RESOLVED = EventType(
 EVENT_TYPES: tuple[EventType, ...] = (
     BUDGET_THRESHOLD_REACHED,
     BUDGET_EXHAUSTED,
+    BALANCE_LOW,
+    BALANCE_EXHAUSTED,
     INVOICE_FINALIZED,
     INVOICE_PAID,
     INVOICE_OVERDUE,

@@ -39,7 +39,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from billing import metrics
-from billing.budgets import spending
+from billing.budgets import announcing, spending
 from billing.budgets.holds import counter_name, hold_value, holds_key
 from billing.budgets.redis_counters import Account, BudgetCounters, Hold, Recount
 from billing.budgets.spending import ActiveBudget, Window
@@ -201,7 +201,7 @@ class BudgetReconciler:
         windows = [(each, window) for each in spending.active_budgets() for window in _windows(each, now)]
         spending.open_windows(windows)
         spending.raise_alerts(windows)
-        spending.announce_stops(windows)
+        announcing.announce(windows, now)
         tenants = self._tenants([pair for pair in windows if pair[0].hard])
         self._missing = set()
         self._unexplained = set()

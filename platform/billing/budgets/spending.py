@@ -24,8 +24,7 @@ from billing.ledger.usage_rows import Buckets
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
 from billing.pricing.amounts import units
 from notifications import outbox
-from notifications.event_types import BUDGET_EXHAUSTED, BUDGET_THRESHOLD_REACHED
-from notifications.models import Event
+from notifications.event_types import BUDGET_THRESHOLD_REACHED
 from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.caller_limits import Period
@@ -36,8 +35,6 @@ from tenants.policy import periods
 
 #: Ids in one database query.
 IDS_AT_ONCE = 5000
-#: From here on a hard budget refuses: what is left is less than what running requests hold, as a rule.
-STOP_PERCENT = 99
 #: Number of the advisory lock: "budget" in ASCII.
 _LOCK = 0x627564676574
 _ADD = """
@@ -251,34 +248,6 @@ def counted(each: ActiveBudget, window: Window) -> int:
     return int(rows.aggregate(total=Sum("amount_pico"))["total"] or 0)
 
 
-def announce_stops(windows: Sequence[tuple[ActiveBudget, Window]]) -> int:
-    """Write an event for each hard budget that is as good as spent, once per period; return how many."""
-    spending = spent(window for _, window in windows)
-    stopped = {
-        f"{each.id} {window.start}": (each, window, pico)
-        for each, window in windows
-        if each.hard
-        and (pico := spending.get((window.budget_id, window.start), 0))
-        and 100 * pico >= STOP_PERCENT * each.limit_pico
-    }
-    if not stopped:
-        return 0
-    known = set(
-        Event.objects.filter(type=BUDGET_EXHAUSTED.name, dedupe_key__in=stopped).values_list("dedupe_key", flat=True)
-    )
-    new = {key: entry for key, entry in stopped.items() if key not in known}
-    for key, (each, window, pico) in new.items():
-        with transaction.atomic():
-            outbox.emit(
-                BUDGET_EXHAUSTED,
-                tenant=Tenant.objects.get(id=each.tenant_id),
-                subject=("budget", each.id),
-                data=_event_data(each, window) | {"spent": units(pico)},
-                dedupe_key=key,
-            )
-    return len(new)
-
-
 def raise_alerts(windows: Sequence[tuple[ActiveBudget, Window]]) -> int:
     """Write an alert and its audit entry for each percentage reached that has none; return how many."""
     spending = spent(window for _, window in windows)
@@ -329,12 +298,12 @@ def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
                 BUDGET_THRESHOLD_REACHED,
                 tenant=tenant,
                 subject=("budget", each.id),
-                data=_event_data(each, window) | {"percent": percent, "spent": units(pico)},
+                data=event_data(each, window) | {"percent": percent, "spent": units(pico)},
                 dedupe_key=f"{each.id} {window.start} {percent}",
             )
 
 
-def _event_data(each: ActiveBudget, window: Window) -> dict[str, Any]:
+def event_data(each: ActiveBudget, window: Window) -> dict[str, Any]:
     """Return what events about a budget say of it."""
     budget = Budget.objects.select_related("project").get(id=each.id)
     return {

@@ -13,7 +13,7 @@ from billing.drain import batch
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord
 from billing.pricing.amounts import units
 from billing.pricing.prices import DEMO_RATES
-from notifications.event_types import BUDGET_EXHAUSTED, BUDGET_THRESHOLD_REACHED
+from notifications.event_types import BUDGET_THRESHOLD_REACHED
 from notifications.models import Event
 from tenants.ids import new_id
 from tenants.models import AuditEntry, Budget, Tenant
@@ -151,22 +151,6 @@ def test_an_alert_is_raised_once_for_each_percentage_and_period(acme: Customer) 
     first = events[0]
     assert (first.subject, first.data["spent"]) == (f"budget/{made.id}", units(2 * AMOUNT_PICO))
     assert (first.data["period"], first.data["period_from"]) == (made.period, march.isoformat())
-
-
-def test_a_hard_budget_that_is_spent_is_announced_once_per_period(acme: Customer) -> None:
-    soft = budget(acme.tenant, AMOUNT_PICO, action="alert", period="day")
-    hard = budget(acme.tenant, 2 * AMOUNT_PICO)
-    both = around(soft, hard)
-    spending.open_windows(both)
-    store(row(acme, NOON))
-    assert spending.announce_stops(both) == 0
-    store(row(acme, NOON))
-    assert spending.announce_stops(both) == 1
-    assert spending.announce_stops(both) == 0
-    (event,) = Event.objects.filter(type=BUDGET_EXHAUSTED.name)
-    assert event.tenant == acme.tenant
-    assert (event.data["budget"], event.data["spent"]) == (str(hard.id), units(2 * AMOUNT_PICO))
-    assert event.data["limit"] == units(2 * AMOUNT_PICO)
 
 
 def test_a_wider_limit_takes_no_alert_back(acme: Customer) -> None:
