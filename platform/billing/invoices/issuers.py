@@ -81,6 +81,7 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
             raise BadIssuer(field, "is required")
     if issuer.invoice_prefix == issuer.credit_note_prefix:
         raise BadIssuer("credit_note_prefix", "must differ from the prefix of invoices")
+    _require_own_prefixes(issuer)
     if issuer.tax_rate_bp and not issuer.tax_id:
         raise BadIssuer("tax_id", "is required with a tax rate")
     if make_default or not Issuer.objects.exists():
@@ -91,6 +92,14 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
         actor, "issuer.set", ("issuer", name), before=was, after={field: getattr(issuer, field) for field in FIELDS}
     )
     return issuer
+
+
+def _require_own_prefixes(issuer: Issuer) -> None:
+    """Raise BadIssuer for a prefix of another issuer: their numbers would be the same."""
+    for field in ("invoice_prefix", "credit_note_prefix"):
+        other = Issuer.objects.filter(**{field: getattr(issuer, field)}).exclude(id=issuer.id).first()
+        if other is not None:
+            raise BadIssuer(field, f"{getattr(issuer, field)!r} is that of {other.name}; use another")
 
 
 def take_invoice_number(issuer_id: UUID) -> tuple[Issuer, Number]:

@@ -8,22 +8,28 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet, Sum
 
+from billing.errors import InvoiceRefused
 from billing.models import Invoice, InvoiceDocument
 from tenants.errors import NotFound
 
 
 def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
-    """Return an invoice; with ``tenant_id``, only that tenant's. Raises NotFound."""
+    """Return an invoice; with ``tenant_id``, only that tenant's.
+
+    Raises NotFound, and InvoiceRefused for a number that several have: issuers count on their own.
+    """
     lookup = Q(number=number_or_id)
     with suppress(ValueError):
         lookup |= Q(id=UUID(number_or_id))
     rows = Invoice.objects.filter(lookup) if "\0" not in number_or_id else Invoice.objects.none()
     if tenant_id is not None:
         rows = rows.filter(tenant_id=tenant_id)
-    found = rows.order_by("-id").first()
-    if found is None:
+    found = list(rows.order_by("-id")[:2])
+    if not found:
         raise NotFound("invoice", number_or_id)
-    return found
+    if len(found) > 1:
+        raise InvoiceRefused(number_or_id, "several invoices have this number", "Use the id of one instead.")
+    return found[0]
 
 
 def locked(invoice: Invoice) -> Invoice:

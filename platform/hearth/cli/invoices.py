@@ -155,7 +155,7 @@ def list_invoices(tenant: str | None, month_name: tuple[int, int] | None, as_jso
 @_JSON
 def show(number: str, as_json: bool) -> None:
     """Show what the invoice NUMBER says, its payments and its documents."""
-    with on_database("The invoice cannot be read"):
+    with _changing("The invoice cannot be read"):
         from billing.invoices import registry
 
         found = registry.find(number)
@@ -223,7 +223,7 @@ def void(number: str, reason: str) -> None:
 @_OUT
 def download(number: str, kind: str, credit_note: bool, output: Path | None) -> None:
     """Write a document of the invoice NUMBER, as it was rendered when it became final."""
-    with on_database("Nothing was written"):
+    with _changing("Nothing was written"):
         from billing.invoices import registry
 
         found = registry.find(number)

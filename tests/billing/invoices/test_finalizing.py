@@ -13,7 +13,7 @@ from django.db.models import Sum
 
 from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
-from billing.errors import InvoiceRefused
+from billing.errors import BadIssuer, InvoiceRefused
 from billing.invoices import finalizing, issuers, registry
 from billing.models import Invoice, InvoiceDocument, InvoiceLine, Issuer, LedgerEntry
 from billing.months import closing
@@ -134,6 +134,9 @@ def test_what_cannot_be_set_uses_no_number(acme: Tenant) -> None:
 
 def test_each_issuer_has_numbers_of_its_own_without_a_gap(acme: Tenant) -> None:
     paris = {"legal_name": "Hearth SAS", "city": "Paris", "country": "FR", "invoice_prefix": "F-"}
+    with pytest.raises(BadIssuer, match="'CN-' is that of berlin"):
+        issuers.set_issuer(ADA, "paris", paris)
+    paris["credit_note_prefix"] = "A-"
     issuers.set_issuer(ADA, "paris", paris)
     globex = Tenant.objects.create(slug="globex", name="Globex")
     account.change(ADA, globex, country="FR", payment_terms_days=14)
