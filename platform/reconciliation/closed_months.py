@@ -5,7 +5,9 @@ What the terms of a plan add is in all three. Its postings name their closing, s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import connection, transaction
 
@@ -55,18 +57,58 @@ _SUMS = """
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthSums:
+    """What a closed month was closed with, what its lines sum to, and what the ledger has, in pico-units."""
+
+    tenant_id: UUID
+    month: str
+    currency: str
+    amount_pico: int
+    lines_pico: int
+    ledger_pico: int
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the three are not the same."""
+        return not self.amount_pico == self.lines_pico == self.ledger_pico
+
+
+def sums(since: datetime) -> list[MonthSums]:
+    """Return the sums of the closed months that ended after a moment."""
+    with connection.cursor() as cursor:
+        cursor.execute(_SUMS, [since])
+        return [
+            MonthSums(
+                tenant_id=tenant,
+                month=month,
+                currency=currency,
+                amount_pico=int(amount),
+                lines_pico=int(lines),
+                ledger_pico=int(ledger),
+            )
+            for tenant, month, currency, amount, lines, ledger in cursor.fetchall()
+        ]
+
+
 def compare(now: datetime, since: datetime | None = None) -> int:
     """Compare the closed months that ended within COMPARED, or after an earlier ``since``; replace all gaps.
 
     Returns how many were compared. A month that was reopened has no gap.
     """
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(_SUMS, [min(since or now, now - COMPARED)])
-        rows = cursor.fetchall()
+    with transaction.atomic():
+        found = sums(min(since or now, now - COMPARED))
         BookGap.objects.filter(book=_BOOK).delete()
         BookGap.objects.bulk_create(
-            BookGap(tenant_id=tenant, month=month, book=_BOOK, currency=currency, usage_pico=ledger, book_pico=lines)
-            for tenant, month, currency, amount, lines, ledger in rows
-            if not amount == lines == ledger
+            BookGap(
+                tenant_id=each.tenant_id,
+                month=each.month,
+                book=_BOOK,
+                currency=each.currency,
+                usage_pico=each.ledger_pico,
+                book_pico=each.lines_pico,
+            )
+            for each in found
+            if each.differs
         )
-    return len(rows)
+    return len(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import not_found, operator_tokens, reconciliation, retention, secrets
+from portal.api import ledger, not_found, operator_tokens, reconciliation, retention, secrets
 from portal.api.billing import account, chargeback, credit, invoices, issuers, reservations
 from portal.api.fleet import (
     adapter_views,
@@ -150,6 +150,7 @@ urlpatterns: list[URLPattern] = [
     ),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
+    path("ledger/verification", ledger.LedgerVerificationView.as_view()),
     path("reconciliation", reconciliation.ReconciliationView.as_view()),
     path("reconciliation/boots", reconciliation.BootsView.as_view()),
     path("retention", retention.RetentionView.as_view()),
