@@ -1,6 +1,7 @@
 """The codes of finance's general ledger: which account lines of a class and a model are booked to.
 
-The most exact code counts: that of class and model, of the model, of the class, then the one for all. ``terms`` is what
+The most exact code counts: that of class and model, of the model, of the class, then the one for all. Cache writes and
+reasoning have the codes of the prompt and the completion unless they have their own. ``terms`` is what
 a plan adds or takes off, ``rounding`` what rounding to cents adds; both fall back to the one for all. ``credit`` is the
 platform's account, which gives what cost centres take; it has no other.
 """
@@ -15,7 +16,7 @@ from django.db import transaction
 
 from billing.models import GlCode
 from billing.models.chargeback import LONGEST_CODE
-from billing.pricing.classes import LineClass
+from billing.pricing.classes import PARENTS, LineClass
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import BadName, NotFound
@@ -25,6 +26,7 @@ TERMS, ROUNDING, CREDIT = "terms", "rounding", "credit"
 WITHOUT_MODEL = (TERMS, ROUNDING, CREDIT)
 CLASSES: tuple[str, ...] = (*get_args(LineClass), *WITHOUT_MODEL)
 _LONGEST_MODEL = 200
+_PARENTS: Mapping[str, str] = {str(name): str(parent) for name, parent in PARENTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Codes:
         if line_class == CREDIT:
             return self.by_key.get((CREDIT, ""))
         models = ("",) if line_class in WITHOUT_MODEL else (model_name, "")
-        keys = [(name, model) for model in models for name in (line_class, "")]
+        classes = [line_class, *([parent] if (parent := _PARENTS.get(line_class)) else []), ""]
+        keys = [(name, model) for model in models for name in classes]
         return next((code for key in keys if (code := self.by_key.get(key))), None)
 
 

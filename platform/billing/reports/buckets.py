@@ -25,7 +25,14 @@ from tenants.ids import TenantId, first_id_at
 Column = Literal["project_id", "key_id", "model_name"]
 #: The most groups of all buckets that are returned at once.
 MOST_GROUPS = 10_000
-_SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "completion_tokens", "amount_pico")
+_SUMS = (
+    "requests",
+    "prompt_tokens",
+    "cache_write_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "amount_pico",
+)
 _IS_ERROR = Q(state__in=ERROR_STATES) & ~Q(
     http_status__gte=REFUSED_STATUSES.start, http_status__lt=REFUSED_STATUSES.stop
 )
@@ -67,13 +74,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The usage of one group in one bucket; None: not split by it. ``prompt_tokens`` leaves out the cached ones."""
+    """The usage of one group in one bucket; None: not split by it.
+
+    ``prompt_tokens`` leaves out the cached ones; ``cache_write_tokens`` are part of it.
+    """
 
     project_id: UUID | None
     key_id: UUID | None
     model_name: str | None
     requests: int
     prompt_tokens: int
+    cache_write_tokens: int
     cached_prompt_tokens: int
     completion_tokens: int
     amount_pico: int

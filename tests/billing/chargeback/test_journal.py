@@ -163,6 +163,7 @@ def test_the_most_exact_code_counts(acme: Tenant) -> None:
     codes = gl_codes.read()
     lines = (("prompt", "demo"), ("completion", "demo"), ("prompt", "x"), ("completion", "x"))
     assert [codes.of(*line) for line in lines] == ["both", "model", "class", "any"]
+    assert (codes.of("cache_write", "demo"), codes.of("reasoning", "demo")) == ("both", "model")
     assert (codes.of("terms"), codes.of("rounding"), codes.of("credit")) == ("any", "any", None)
 
 

@@ -230,6 +230,18 @@ def test_minutes_are_read_from_requests_and_count_alike(used: World, acme: APICl
         assert sum(each[name] for each in fine) == hour[name]
 
 
+def test_tokens_that_were_written_to_a_cache_are_told_apart(used: World, acme: APIClient) -> None:
+    noon = FIRST + timedelta(days=9, hours=12)
+    row = fixtures.answered(used, used.acme, noon, 10)
+    fixtures.store([msgspec.structs.replace(row, cache_write_tokens=512)])
+    start = int(noon.timestamp())
+    for width in ("1m", "1h"):
+        path = url("usage/completions", start_time=start, end_time=start + 3600, bucket_width=width)
+        (found,) = results(acme.get(path))
+        assert (found["input_tokens"], found["input_cached_tokens"]) == (1000, 400)
+        assert (found["input_uncached_tokens"], found["input_cache_write_tokens"]) == (88, 512)
+
+
 def test_what_is_not_recorded_is_null_and_batches_are_none(used: World, acme: APIClient) -> None:
     everything = ["project_id", "api_key_id", "model", "user_id", "batch", "service_tier", "api_source"]
     first = results(acme.get(url("usage/completions", **{"group_by[]": everything})))[0]

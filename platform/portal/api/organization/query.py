@@ -87,7 +87,7 @@ def read(query: QueryDict, now: datetime, *, limits: Mapping[str, tuple[int, int
 def _only_known(query: QueryDict, more: Collection[str]) -> None:
     """Refuse what is not understood: a filter that is ignored would report too much."""
     known = {
-        "start_time", "end_time", "bucket_width", "group_by", "limit", "page", "project_ids", "api_key_ids", "tenant",
+        "start_time", "end_time", "bucket_width", "group_by", "limit", "page", "project_ids", "api_key_ids",
         *more,
     }  # fmt: skip
     for name in query:

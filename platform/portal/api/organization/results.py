@@ -45,7 +45,8 @@ def usage(kind: str, asked: Query, group: Group) -> dict[str, Any]:
         return found
     return found | {
         "input_cached_tokens": group.cached_prompt_tokens,
-        "input_uncached_tokens": group.prompt_tokens,
+        "input_uncached_tokens": group.prompt_tokens - group.cache_write_tokens,
+        "input_cache_write_tokens": group.cache_write_tokens,
         "output_tokens": group.completion_tokens,
         "batch": False if "batch" in asked.splits else None,
         "service_tier": None,

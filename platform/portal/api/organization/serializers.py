@@ -36,7 +36,10 @@ USAGE_RESULT = inline_serializer(
         "object": serializers.CharField(help_text="`organization.usage.completions.result`, or of embeddings"),
         "input_tokens": serializers.IntegerField(help_text="With the cached ones; of a prediction hit none."),
         "input_cached_tokens": serializers.IntegerField(help_text="From engines' prefix caches. Not of embeddings."),
-        "input_uncached_tokens": serializers.IntegerField(help_text="Not of embeddings."),
+        "input_uncached_tokens": serializers.IntegerField(help_text="Without cache writes. Not of embeddings."),
+        "input_cache_write_tokens": serializers.IntegerField(
+            help_text="Written to engines' caches. Not of embeddings."
+        ),
         "output_tokens": serializers.IntegerField(help_text="Not of embeddings."),
         "num_model_requests": serializers.IntegerField(),
         "project_id": serializers.CharField(allow_null=True, help_text="null: not split by it."),
