@@ -89,7 +89,7 @@ def test_an_address_of_another_machine_is_named(instance: Instance) -> None:
 def test_a_port_of_the_vitals_is_named_with_its_role_and_setting(instance: Instance, listener: socket.socket) -> None:
     taken = listener.getsockname()[1]
     with pytest.raises(preflight.PreflightError, match=f"taken by process {os.getpid()} ") as caught:
-        preflight.check_ports(replace(instance, port=taken + 5, metrics_port=taken - 2))
+        preflight.check_ports(replace(instance, port=taken + 6, metrics_port=taken - 2))
     assert f"Port {taken}, which the metrics listener of role drain needs" in caught.value.problem
     assert "HEARTH_METRICS_PORT=" in caught.value.remedy
 
