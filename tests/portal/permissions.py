@@ -399,7 +399,7 @@ def build(world: World, folder: Path) -> Scene:
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
-    invoice_id = _invoice(tenant, world)  # before there is credit, which would pay it
+    invoice_id = past_invoice(tenant, world)  # before there is credit, which would pay it
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
     waiting = credits.submit(SOMEONE, tenant, "payment-2", large)[0]
@@ -515,7 +515,7 @@ def _webhook(tenant: Tenant | None) -> Delivery:
     return deliveries.test(SOMEONE, made.endpoint)
 
 
-def _invoice(tenant: Tenant, world: World) -> UUID:
+def past_invoice(tenant: Tenant, world: World) -> UUID:
     """Close two months before all others with usage, and make the invoice of the first one."""
     PriceVersion.objects.create(
         book=prices.ensure_price_book(),

@@ -25,7 +25,7 @@ from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
 from tenants.policy.limits import LimitValues
 from tenants.policy.policy_target import PolicyTarget
-from tests.portal import fixtures
+from tests.portal import fixtures, permissions
 from tests.portal.fixtures import World
 
 #: Modules that decide who asks and which tenants they see, before anything is read for them. What they read of other
@@ -140,12 +140,17 @@ def rows(world: World) -> dict[str, str]:
         "webhook": str(tested.endpoint_id),
         "delivery": str(tested.id),
         "verb": "test",
+        "invoice": str(permissions.past_invoice(tenant, world)),
+        "kind": "html",
         **dict.fromkeys(FLEETS, "1"),
     }
 
 
 #: Parameters of addresses for operators only.
-FLEETS = ("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret")
+FLEETS = (
+    *("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret", "issuer"),
+    *("credit_request", "identity", "reservation"),
+)
 
 
 def read(client: Client, paths: list[str]) -> dict[str, int]:
