@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -61,6 +62,26 @@ def stream(instance: Instance, **fields: Any) -> None:
     link.close()
 
 
+def cut(instance: Instance) -> None:
+    """Leave a stream after its first bytes; the engine then ends the request."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"{uuid4()} Go on."}], "stream": True}
+    base = urlsplit(instance.api_base)
+    with socket.create_connection((str(base.hostname), base.port or 80), timeout=300) as link:
+        content = json.dumps({**body, "max_tokens": 400, "ignore_eos": True}).encode()
+        head = (
+            f"POST {base.path}/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {instance.key('globex')}\r\ncache-control: no-store\r\n"
+            f"content-length: {len(content)}\r\n\r\n"
+        )
+        link.sendall(head.encode() + content)
+        received = b""
+        while b"data: {" not in received:
+            piece = link.recv(4096)
+            assert piece, received
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200")
+
+
 def mix(instance: Instance) -> None:
     """Send what tenants send: whole, streamed, several choices, warm prefixes, repeats, refused, many at once."""
     warm = [instance.chat("acme", f"{PREFIX} {each}", headers=NO_CACHE) for each in ("One.", "Two.", "Three.")]
@@ -85,3 +106,17 @@ def test_an_engine_that_ends_in_order_counted_what_usage_has_by_purpose(alone: I
     assert (found["state"], found["end"], found["note"]) == ("equal", "orderly", ""), found
     assert found["used_tokens"] == found["counted_tokens"] > 0
     assert set(found["by_purpose"]) == {"tenant", "canary"}
+
+
+def test_streams_that_clients_leave_are_within_what_the_engine_counted(alone: Instance) -> None:
+    scale(alone, 1)
+    for _ in range(4):
+        cut(alone)
+    assert alone.chat("acme", f"{uuid4()} Hello.", headers=NO_CACHE).status == 200
+    found = stopped(alone)
+    assert (found["state"], found["end"], found["gap_tokens"]) == ("bounded", "orderly", 0), found
+    # One may end before the gateway sees that its client has left.
+    assert 1 <= found["cut_requests"] <= 4, found
+    assert found["used_tokens"] + found["cut_tokens"] <= found["counted_tokens"], found
+    assert 0 <= found["unattributed_tokens"] <= found["allowed_tokens"], found
+    assert found["used_tokens"] > 0, found
