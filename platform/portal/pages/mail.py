@@ -38,7 +38,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     context = {
         "form": form,
         "always": [each for each in offered if not each.is_optional],
-        "rows": Mail.objects.filter(user=user).select_related("event").order_by("-id")[:MAX_ROWS],
+        "rows": list(Mail.objects.filter(user=user).select_related("event").order_by("-id")[:MAX_ROWS]),
         "is_sent": settings.EMAIL_IS_SENT,
     }
     return show(request, principal, "portal/mail.html", context, active="mail", status=400 if form.errors else 200)

@@ -38,6 +38,10 @@ DECIDED_BY = {"tenants_tenant", "tenants_membership", "tenants_apikey", "tenants
 ALLOWED = {
     # the slugs of the owners of public models
     ("portal.api.usage.models", "tenants_tenant"),
+    # the roles and the e-mails of the person who is signed in, by their own id, in all their tenants
+    ("notifications.mail.recipients", "tenants_membership"),
+    ("notifications.mail.recipients", "tenants_tenant"),
+    ("portal.pages.mail", "notifications_event"),
 }
 
 
