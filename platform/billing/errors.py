@@ -18,6 +18,8 @@ BillingError
 ├── CreditRefused             a change of credit that is not allowed
 ├── BadIssuer                 a value of an issuer that is not valid
 ├── InvoiceRefused            a step of an invoice that is not allowed
+├── BadBankFile              a bank statement that cannot be read; nothing of it is imported
+├── PaymentRefused            a line of a bank statement that cannot be assigned or dismissed
 ├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
 ├── BadTerms                  a plan's document that is not valid
 ├── TooManyRequests           a report would read too many single requests
@@ -169,6 +171,25 @@ class InvoiceRefused(BillingError):
     def __init__(self, subject: str, reason: str, remedy: str = "") -> None:
         super().__init__(f"{subject}: {reason}. {remedy}".rstrip())
         self.subject = subject
+        self.reason = reason
+        self.remedy = remedy
+
+
+class BadBankFile(BillingError):
+    """A bank statement is not imported. Carries where the file is wrong, empty if everywhere, and the problem."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.place = place
+        self.problem = problem
+
+
+class PaymentRefused(BillingError):
+    """A line of a bank statement stays as it is. Carries the line's reference, the reason, and what to do."""
+
+    def __init__(self, reference: str, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{reference}: {reason}. {remedy}".rstrip())
+        self.reference = reference
         self.reason = reason
         self.remedy = remedy
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
 from billing.invoices import finalizing, issuers
-from billing.models import PriceVersion
+from billing.models import BankLine, Invoice, PriceVersion
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
@@ -99,6 +99,9 @@ RESERVED = {
 }  # fmt: skip
 #: A file of prices.
 PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_million\n{fixtures.MODEL},0.16,0.02,0.61\n"
+#: A bank statement, a line of one, and an invoice that it can pay.
+STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
+LINE, INVOICE = UUID("019ac1f0-0000-7000-8000-000000000001"), "ST-1"
 #: A node whose agent is silent.
 LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
@@ -221,7 +224,7 @@ class Scene:
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "html" if "invoices" in path else "completions",
-            "verb": "test",
+            "verb": "test", "line": LINE,
             "invoice": self.invoice_id, "issuer": "demo",
             "reservation": self.reservation_id,
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
@@ -269,6 +272,9 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
+    "POST /payments/import": lambda place: STATEMENT,
+    "POST /payments/{line}/assign": lambda place: {"invoice": INVOICE},
+    "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
     "PUT /plans/{plan}": lambda place: {"from_month": LATER, "terms": {}},
     "POST /plans/{plan}/preview": lambda place: {"terms": {}},
     "POST /reservations": lambda place: RESERVED,
@@ -317,6 +323,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "invoice_prefix": "INV-", "credit_note_prefix": "CN-",
     },
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
+    "POST /portal/payments/": lambda place: {"line": str(LINE), "action": "dismiss", "reason": "why"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/reservations/": lambda place: {
@@ -399,6 +406,7 @@ def build(world: World, folder: Path) -> Scene:
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
+    bank_line(world)
     invoice_id = past_invoice(tenant, world)  # before there is credit, which would pay it
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
@@ -429,6 +437,34 @@ def _reserved(world: World) -> UUID:
     start = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
     wanted = Wanted(deployment="kept", slots=1, starts_at=start, ends_at=None, slot_hour_pico=1)
     return reserved_capacity.reserve(fixtures.OPERATOR, world.acme.tenant, wanted, fixtures.MODEL).id
+
+
+def bank_line(world: World) -> None:
+    """Store a line of a bank statement and an invoice, of another system, so that it needs no issuer of ours."""
+    closed, _ = closing.close(SOMEONE, Month(tenant=world.acme.tenant, year=2023, month=10))
+    day = date(2024, 1, 31)
+    Invoice.objects.create(
+        tenant_id=world.acme.tenant.id,
+        channel=Invoice.Channel.STRIPE,
+        number=INVOICE,
+        external_id="in_1",
+        closing=closed,
+        year=2023,
+        month=10,
+        currency="USD",
+        exact_pico=0,
+        rounding_pico=0,
+        net_cents=100,
+        tax_cents=0,
+        total_cents=100,
+        issued_on=day,
+        due_on=day,
+        document={},
+        finalized_by="someone",
+    )
+    BankLine.objects.create(
+        id=LINE, bank_account="DE89", bank_reference="B-1", booked_on=day, amount_cents=100, currency="USD"
+    )
 
 
 def is_placed(action: str) -> bool:

@@ -26,10 +26,13 @@ from billing.models.books import (
 from billing.models.chargeback import GlCode, MonthProjectLine
 from billing.models.credits import CreditEntry, CreditRequest
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
+from billing.models.payments import BankAssignment, BankLine
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 
 __all__ = [
     "NO_KEY",
+    "BankAssignment",
+    "BankLine",
     "BillingAccount",
     "BillingMonth",
     "BootUsage",

@@ -35,6 +35,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_usagerecord",
             "billing_usagerollup",
             "billing_bypassrollup",
+            "billing_bankline",
             "billing_billingmonth",
             "billing_invoice",
             "billing_issuer",
@@ -48,6 +49,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
     *(
         (*_APPEND_ONLY, table)
         for table in (
+            "billing_bankassignment",
             "billing_budgetalert",
             "billing_creditnote",
             "billing_creditentry",

@@ -82,7 +82,7 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_books(error)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused() | ReservationRefused():
             response = _from_agreements(error)
-        case billing.InvoiceRefused() | billing.BadIssuer():
+        case billing.InvoiceRefused() | billing.BadIssuer() | billing.BadBankFile() | billing.PaymentRefused():
             response = _from_invoices(error)
         case billing.BillingError():
             response = _from_billing(error)
@@ -194,10 +194,18 @@ def _from_agreements(
             return envelope(str(error), 409, "plan_refused")
 
 
-def _from_invoices(error: billing.InvoiceRefused | billing.BadIssuer) -> Response:
-    if isinstance(error, billing.BadIssuer):
-        return envelope(f"{error}.", 400, "invalid_value", error.field)
-    return envelope(str(error), 409, "invoice_refused")
+def _from_invoices(
+    error: billing.InvoiceRefused | billing.BadIssuer | billing.BadBankFile | billing.PaymentRefused,
+) -> Response:
+    match error:
+        case billing.BadIssuer():
+            return envelope(f"{error}.", 400, "invalid_value", error.field)
+        case billing.BadBankFile():
+            return envelope(f"The file is not imported: {error}.", 400, "invalid_document")
+        case billing.PaymentRefused():
+            return envelope(str(error), 409, "payment_refused")
+        case billing.InvoiceRefused():
+            return envelope(str(error), 409, "invoice_refused")
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

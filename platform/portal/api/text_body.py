@@ -22,6 +22,16 @@ class TextParser(BaseParser):
             raise ValidationError("The document is no UTF-8 text.") from error
 
 
+class BytesParser(BaseParser):
+    """Leaves a body as bytes, whose encoding the document itself names."""
+
+    media_type = "*/*"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the bytes."""
+        return bytes(stream.read())
+
+
 def flag(request: Request, name: str) -> bool:
     """Return a parameter that is true or false, by default false. Raises ValidationError."""
     given = request.query_params.get(name, "false")

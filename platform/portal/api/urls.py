@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import ledger, not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit, invoices, issuers, reservations
+from portal.api.billing import account, chargeback, credit, invoices, issuers, payments, reservations
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -148,6 +148,10 @@ urlpatterns: list[URLPattern] = [
         "tenants/<slug:tenant>/reservations/<uuid:reservation>/hours",
         reservations.ReservedHoursView.as_view(),
     ),
+    path("payments", payments.PaymentsView.as_view()),
+    path("payments/import", payments.ImportView.as_view()),
+    path("payments/<uuid:line>/assign", payments.AssignView.as_view()),
+    path("payments/<uuid:line>/dismiss", payments.DismissView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("ledger/verification", ledger.LedgerVerificationView.as_view()),

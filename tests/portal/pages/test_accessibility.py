@@ -37,6 +37,7 @@ PAGES = (
     "prices/",
     "plans/",
     "reservations/",
+    "payments/",
     "audit/",
     "billing/",
     "reconciliation/",

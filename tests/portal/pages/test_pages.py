@@ -36,6 +36,7 @@ OPERATOR_PAGES = (
     "plans/",
     "billing/",
     "reservations/",
+    "payments/",
     "audit/",
     "usage.csv",
     "savings.csv",

@@ -1,0 +1,93 @@
+"""Lines of bank statements: importing a file, and assigning or dismissing what names no invoice."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
+from billing.models import BankLine
+from billing.payments import assignment, bank_file, bank_statement, importing
+from billing.payments.importing import Report
+from portal.access.principal import Principal
+from portal.errors import BadQuery
+from portal.pages.base import operator_page, show
+from tenants import error_text
+from tenants.errors import TenantError
+
+#: Lines that the page shows; the API has all.
+SHOWN = 200
+STATES = {"open": "to be assigned", "matched": "matched", "dismissed": "dismissed"}
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    """Show the queue; with POST, preview or import a file, or assign or dismiss a line."""
+    if request.method == "GET":
+        return _page(request, principal)
+    try:
+        if "file" in request.FILES:
+            report, dry_run = _import(request, principal), request.POST.get("action") != "import"
+            return _page(request, principal, report=report, dry_run=dry_run)
+        _change(request, principal)
+    except (BadBankFile, BadQuery, InvoiceRefused, PaymentRefused) as error:
+        return _page(request, principal, problem=str(error))
+    except TenantError as error:
+        return _page(request, principal, problem=error_text.words(error))
+    return redirect(reverse("portal:payments"))
+
+
+def _import(request: HttpRequest, principal: Principal) -> Report:
+    chosen = request.FILES.get("file")
+    if chosen is None:
+        raise BadQuery("file", "", "a file")
+    statement = bank_file.read(chosen.read(bank_statement.MAX_BYTES + 1))
+    return importing.run(principal.actor, statement, dry_run=request.POST.get("action") != "import")
+
+
+def _change(request: HttpRequest, principal: Principal) -> None:
+    """Assign or dismiss a line. Raises BadQuery for a form that is none of the page's."""
+    form = request.POST
+    try:
+        line_id = UUID(form.get("line", ""))
+    except ValueError:
+        raise BadQuery("file", "", "a file, or a line of the queue") from None
+    if form.get("action") == "assign":
+        text = form.get("amount", "").strip()
+        cents = bank_statement.cents("Amount", text) if text else None
+        line = assignment.assign(principal.actor, line_id, form.get("invoice", "").strip(), amount_cents=cents)
+        messages.success(request, f"{line.bank_reference} is assigned.")
+    else:
+        line = assignment.dismiss(principal.actor, line_id, form.get("reason", ""))
+        messages.success(request, f"{line.bank_reference} is dismissed.")
+
+
+def _page(
+    request: HttpRequest,
+    principal: Principal,
+    *,
+    report: Report | None = None,
+    dry_run: bool = False,
+    problem: str = "",
+) -> HttpResponse:
+    state = request.GET.get("state", "open")
+    chosen = state if state in STATES else "open"
+    rows = BankLine.objects.filter(state=chosen).prefetch_related("assignments__payment__invoice")
+    context = {
+        "lines": rows.order_by("-id")[:SHOWN],
+        "state": chosen,
+        "states": STATES,
+        "state_label": STATES[chosen],
+        "report": report,
+        "dry_run": dry_run,
+        "problem": problem,
+    }
+    return show(
+        request, principal, "portal/payments.html", context, active="all-billing", status=400 if problem else 200
+    )
