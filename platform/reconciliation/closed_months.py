@@ -47,8 +47,9 @@ _SUMS = """
     ) AS adjusted ON true
     LEFT JOIN LATERAL (
         SELECT sum(entry.amount_pico) AS pico FROM billing_billingmonth AS closing
+        CROSS JOIN (VALUES ('terms:'), ('reserved:')) AS kinds (prefix)
         JOIN billing_ledgertransaction AS posting ON posting.tenant_id = closing.tenant_id
-            AND posting.source >= 'terms:' || closing.id AND posting.source < 'terms:' || closing.id || 'g'
+            AND posting.source >= prefix || closing.id AND posting.source < prefix || closing.id || 'g'
         JOIN billing_ledgerentry AS entry ON entry.transaction_id = posting.id
         JOIN billing_ledgeraccount AS account ON account.id = entry.account_id AND account.kind = 'receivable'
         WHERE closing.tenant_id = month.tenant_id AND closing.year = month.year AND closing.month = month.month

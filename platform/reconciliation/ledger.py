@@ -87,9 +87,10 @@ _POSTED_TWICE = """
 """
 _NOT_POSTED = """
     SELECT used.tenant_id, used.id::text, used.amount_pico, 0 FROM billing_usagerecord AS used
-    WHERE used.id >= %(first)s AND used.purpose = 'tenant' AND used.amount_pico > 0 AND used.id NOT IN (
-        SELECT unnest(usage_ids) FROM billing_ledgertransaction WHERE kind = 'usage'
-    )
+    LEFT JOIN (
+        SELECT unnest(usage_ids) AS id FROM billing_ledgertransaction WHERE kind = 'usage'
+    ) AS posted ON posted.id = used.id
+    WHERE used.id >= %(first)s AND used.purpose = 'tenant' AND used.amount_pico > 0 AND posted.id IS NULL
 """
 #: A posting whose requests were retired, in whole or in part, is left out.
 _POSTED_OTHERWISE = """

@@ -14,6 +14,8 @@ from billing.plans.terms import Terms
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from billing.reports.statements import Month
+from reconciliation import closed_months
+from reconciliation.models import BookGap
 from reserved_capacity.models import CapacityReservation, ReservedHour
 from tenants.audit import Actor
 from tenants.ids import TenantId
@@ -96,6 +98,7 @@ def test_a_month_has_the_hours_that_begin_in_it_and_posts_them_once_closed(acme:
     closing.close(ADA, month)
     closing.close(ADA, Month(tenant=acme, year=2026, month=4))
     assert owed() == due + 4 * DOLLAR
+    assert (closed_months.compare(datetime.now(UTC), since=BEGIN), BookGap.objects.count()) == (2, 0)
     assert list(statements.csv_rows(read(acme, 4)))[1][1] == "reserved"
 
 
