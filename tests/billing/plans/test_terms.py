@@ -24,7 +24,7 @@ from billing.reports.statements import Line
         (
             {"discounts": [{"percent": 5, "classes": ["tokens"]}]},
             "discounts[0].classes[0]",
-            "Use one of prompt, cached",
+            "Use one of prompt, cache_write,",
         ),
         ({"discounts": [{"percent": 5, "for": "x"}]}, "discounts[0].for", "There is no such field"),
         ({"discounts": [{"percent": 5}] * (MOST + 1)}, "discounts", "Expected `array` of length <= 50"),

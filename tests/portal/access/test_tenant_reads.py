@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from rest_framework.test import APIClient
 from notifications.webhooks import deliveries, endpoints
 from portal import urls as pages
 from portal.api import urls as api
-from tenants.models import Budget, CacheSetting, Limit, Membership, User
+from reserved_capacity.models import CapacityReservation
+from tenants.models import Budget, CacheSetting, Limit, Membership, Tenant, User
 from tenants.policy import budgets, cache_settings, limits
 from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
@@ -92,6 +94,9 @@ def _asker(table: str) -> str:
             "workers",
             "retention",
             "notifications",
+            "reserved_capacity",
+            "reconciliation",
+            "alerting",
         }:
             innermost = name
         if frame.f_back is None:
@@ -146,14 +151,28 @@ def rows(world: World) -> dict[str, str]:
         "verb": "test",
         "invoice": str(permissions.past_invoice(tenant, world)),
         "kind": "html",
+        "reservation": str(_reservation(tenant).id),
         **dict.fromkeys(FLEETS, "1"),
     }
+
+
+def _reservation(tenant: Tenant) -> CapacityReservation:
+    return CapacityReservation.objects.create(
+        tenant=tenant,
+        deployment=fixtures.MODEL,
+        model_names=[fixtures.MODEL],
+        slots=1,
+        starts_at=datetime(2100, 1, 1, tzinfo=UTC),
+        currency="USD",
+        slot_hour_pico=10**12,
+        tokens_per_slot_hour=0,
+    )
 
 
 #: Parameters of addresses for operators only.
 FLEETS = (
     *("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret", "issuer"),
-    *("credit_request", "identity", "reservation"),
+    *("credit_request", "identity", "line"),
 )
 
 
