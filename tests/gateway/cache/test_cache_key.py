@@ -183,7 +183,9 @@ SAYS_NOTHING = st.fixed_dictionaries(
         "stream_options": st.sampled_from([None, {}, {"include_usage": True}, {"continuous_usage_stats": True}]),
         "user": st.text(max_size=8),
         "safety_identifier": st.text(max_size=8),
-        "metadata": st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+        "metadata": st.dictionaries(
+            st.text("aé b-1", min_size=1, max_size=4), st.text("aé b-1", max_size=4), max_size=2
+        ),
         "store": st.booleans(),
         "service_tier": st.sampled_from(["auto", "flex"]),
         "prompt_cache_key": st.text(max_size=8),
