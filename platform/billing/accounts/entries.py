@@ -22,6 +22,7 @@ _OTHER_SIDE = {
     Kind.EXPIRED: Account.PROMOTION_COST,
     Kind.APPLIED: Account.RECEIVABLE,
     Kind.UNAPPLIED: Account.RECEIVABLE,
+    Kind.OVERPAID: Account.RECEIVABLE,
 }
 #: How postings of credit are called in the ledger, by kind of entry.
 _POSTINGS = {Kind.APPLIED: "credit_applied", Kind.UNAPPLIED: "credit_applied"}
@@ -45,16 +46,18 @@ def add(
     amount_pico: int,
     *,
     identity: UUID | None = None,
+    source: str = "",
     **fields: Any,
 ) -> CreditEntry:
     """Add an amount to a part of a tenant's credit; a negative one takes from it.
 
+    ``source``: the posting's, if it is not named by the entry.
     A reversal has the other side of the entry that it ``refers_to``.
     """
     identity = identity or new_id()
     refers_to: CreditEntry | None = fields.get("refers_to")
     of = refers_to.kind if kind == Kind.REVERSAL and refers_to is not None else kind
-    source = f"{_POSTINGS.get(Kind(kind), POSTING)}:{identity}"
+    source = source or f"{_POSTINGS.get(Kind(kind), POSTING)}:{identity}"
     posted = transfers.post(
         [
             Transfer(

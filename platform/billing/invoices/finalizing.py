@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import account, application
+from billing.accounts import account, application, overpaid
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings
 from billing.invoices.announcing import announce
@@ -45,8 +46,12 @@ def finalize(
     chosen = before.issuer if issuer is None and before is not None and before.issuer is not None else None
     found, number = issuers.take_invoice_number((chosen or issuers.find(issuer)).id)
     content = _content(month, found, number.text, before, now or timezone.now())
+    surplus = max(0, -content.due_cents)
+    content = _kept(content, surplus)
     invoice = _store(actor, closing_row, found, number.sequence, content, before)
     postings.post(invoice)
+    if surplus:
+        overpaid.keep(actor, closing_row, invoice.id, surplus)
     _require_equal(month, invoice)
     render.store(content, invoice)
     audit.record(
@@ -107,7 +112,7 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
     heading = Heading(
         number=number,
         issued_on=drafting.today(issuer, now),
-        applied=(*_credit(closed(month)), *_paid_before(before)),
+        applied=applied(closed(month)),
         replaces=before.number if before else "",
         replaces_issued_on=before.issued_on if before else None,
     )
@@ -117,21 +122,20 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
     return content
 
 
-def _credit(closed: BillingMonth) -> list[Applied]:
-    """Return what the tenant's credit paid when the month closed."""
-    paid = application.applied(closed)
-    return [Applied(text=each.text, cents=each.amount_pico // PICO_PER_CENT) for each in paid]
+def applied(closed: BillingMonth) -> tuple[Applied, ...]:
+    """Return what the tenant's credit paid when the month closed, and what was paid for the month's void invoices."""
+    credit = application.applied(closed)
+    return (
+        *(Applied(text=each.text, cents=each.amount_pico // PICO_PER_CENT) for each in credit),
+        *(Applied(text=f"Paid for invoice {each.number}", cents=each.cents) for each in overpaid.paid_before(closed)),
+    )
 
 
-def _paid_before(before: Invoice | None) -> list[Applied]:
-    """Return what was paid for the invoices that this one replaces."""
-    found = []
-    while before is not None:
-        paid = sum(before.payments.values_list("amount_cents", flat=True))
-        if paid:
-            found.append(Applied(text=f"Paid for invoice {before.number}", cents=paid))
-        before = before.replaces
-    return found
+def _kept(content: Content, surplus_cents: int) -> Content:
+    """Return the content with what was paid too much, which becomes the tenant's credit."""
+    if not surplus_cents:
+        return content
+    return replace(content, applied=(*content.applied, Applied(text="Added to prepaid credit", cents=-surplus_cents)))
 
 
 def _store(

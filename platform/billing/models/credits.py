@@ -82,6 +82,8 @@ class CreditEntry(models.Model):
         #: What paid for a closed month, and what reopening it gave back.
         APPLIED = "applied"
         UNAPPLIED = "unapplied"
+        #: What was paid for a void invoice and the month does not need.
+        OVERPAID = "overpaid"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()

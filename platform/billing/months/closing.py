@@ -19,7 +19,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import application, promotions
+from billing.accounts import application, overpaid, promotions
 from billing.errors import MixedCurrencies, NotClosed
 from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
@@ -42,8 +42,8 @@ def close(
 ) -> tuple[BillingMonth, bool]:
     """Close a month; return its closing, and whether it is new: a closed month stays as it is.
 
-    The tenant's credit pays what is due. ``without_nodes``: hosts that are lost for good, whose drain is not waited
-    for. Raises NotClosed.
+    The tenant's credit pays what is due, without what was paid for a void invoice of the month. ``without_nodes``:
+    hosts that are lost for good, whose drain is not waited for. Raises NotClosed.
     """
     lock(TenantId(month.tenant.id))
     if (closed := find(month)) is not None:
@@ -60,7 +60,10 @@ def close(
     posted_pico = sum(ledger.posted(month.billed).values())
     if posted_pico != closing.amount_pico:
         raise _differs(month, int(closing.amount_pico), posted_pico)
-    credit_pico = application.apply(closing, found.amount_cents)
+    paid_cents = sum(each.cents for each in overpaid.paid_before(closing))
+    credit_pico = application.apply(closing, found.amount_cents - paid_cents)
+    if paid_cents and not found.lines and not found.terms:
+        overpaid.keep(actor, closing, closing.id, paid_cents)  # no invoice will count it
     audit.record(
         actor,
         "month.closed",

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.db.models import Sum
 
+from billing.accounts import account, balance, credits
+from billing.accounts.credits import NewCredit
 from billing.errors import InvoiceRefused, NotReopened
 from billing.invoices import finalizing, registry, states, steps
-from billing.models import CreditNote, Invoice, InvoicePayment, LedgerEntry
+from billing.models import CreditNote, Invoice, InvoicePayment, LedgerEntry, TenantPlan
 from billing.months import closing, reopening
 from billing.pricing.amounts import PICO_PER_CENT
 from billing.reports import statements
 from notifications.models import Event
+from reconciliation import ledger
 from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
+from tests.billing.agreed_plans import assign_from, plan_from
 from tests.billing.invoices.conftest import ADA, EVE, MIDDLE, NOW, finalize, month
 from tests.billing.usage_records import row_at, store
 
 pytestmark = pytest.mark.django_db
 
 PAID_ON = date(2026, 4, 10)
+AFTER_APRIL = datetime(2026, 5, 5, 9, 0, tzinfo=UTC)
 
 
 def balances(tenant: Tenant) -> dict[str, int]:
@@ -135,3 +140,74 @@ def test_a_void_invoice_whose_month_stays_closed_is_issued_again(acme: Tenant) -
     assert (new, again.document["buyer"]["name"], again.total_cents) == (True, "Acme Ltd", first.total_cents)
     assert Invoice.objects.exclude(state="void").count() == 1
     assert closing.find(month(acme)) == again.closing
+
+
+def test_credit_does_not_pay_what_was_paid_for_the_void_invoice(acme: Tenant) -> None:
+    first = finalize(acme)
+    steps.pay(ADA, first, reference="Wire 1", paid_on=PAID_ON)
+    steps.void(ADA, first, "more usage", now=NOW)
+    reopen(acme, 3)
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=500 * PICO_PER_CENT))
+    again = finalize(acme)
+    assert (again.total_cents, again.applied_cents, again.state) == (381, 381, "paid")
+    assert again.document["applied"] == [{"text": "Paid for invoice INV-000001", "cents": 381}]
+    assert prepaid_cents(acme) == 500
+    assert "receivable" not in balances(acme)
+
+
+def test_what_an_invoice_that_is_issued_again_lower_does_not_need_becomes_credit(acme: Tenant) -> None:
+    first = finalize(acme)
+    steps.pay(ADA, first, reference="Wire 1", paid_on=PAID_ON)
+    steps.void(ADA, first, "no tax", now=NOW)
+    account.change(ADA, acme, tax_note="Not taxed")
+    second, _ = finalizing.finalize(ADA, month(acme), now=NOW)
+    assert (second.total_cents, second.applied_cents, second.document["due_cents"]) == (320, 320, 0)
+    assert second.document["applied"] == [
+        {"text": "Paid for invoice INV-000001", "cents": 381},
+        {"text": "Added to prepaid credit", "cents": -61},
+    ]
+    assert (second.state, prepaid_cents(acme), [each.kind for each in credits.history(acme)]) == (
+        "paid",
+        61,
+        ["overpaid"],
+    )
+    assert "receivable" not in balances(acme)
+    assert AuditEntry.objects.get(action="credit.overpaid").after == {
+        "source": f"overpaid:{second.id}",
+        "amount_pico": 61 * PICO_PER_CENT,
+        "currency": "USD",
+    }
+    steps.void(ADA, second, "taxed after all", now=NOW)
+    account.change(ADA, acme, tax_note="")
+    third, _ = finalizing.finalize(ADA, month(acme), now=NOW)
+    # What became credit does not count again.
+    assert (third.total_cents, third.applied_cents, third.state, prepaid_cents(acme)) == (381, 320, "final", 61)
+    assert balances(acme)["receivable"] == 61 * PICO_PER_CENT
+    assert ledger.verify().is_right
+
+
+def test_what_was_paid_for_a_month_without_anything_to_invoice_becomes_credit(acme: Tenant) -> None:
+    closing.close(ADA, month(acme))
+    april = date(2026, 4, 1)
+    assign_from(april, acme, plan_from(april, {"minimum": "20"}))
+    first = finalize(acme, 4, AFTER_APRIL)
+    steps.pay(ADA, first, reference="Wire 1", paid_on=AFTER_APRIL.date())
+    steps.void(ADA, first, "no minimum", now=AFTER_APRIL)
+    reopen(acme, 4)
+    TenantPlan.objects.all().delete()
+    for _ in range(2):
+        closing.close(ADA, month(acme, 4))
+        assert prepaid_cents(acme) == first.total_cents == 2380
+        reopen(acme, 4)
+    assert ledger.verify().is_right
+
+
+def reopen(tenant: Tenant, number: int) -> None:
+    """Reopen a month, as two persons do."""
+    reopening.request(ADA, month(tenant, number), "again")
+    reopening.confirm(EVE, month(tenant, number))
+
+
+def prepaid_cents(tenant: Tenant) -> int:
+    """Return what the tenant has in advance."""
+    return balance.of(tenant.id).prepaid_pico // PICO_PER_CENT
