@@ -364,7 +364,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     },
     "POST /portal/tenants/{slug}/credit/change/": lambda place: {"kind": "top_up", "amount": "5", "key": "payment-9"},
     "POST /portal/tenants/{slug}/credit/{identity}/decide/": lambda place: {"action": "approve"},
-    "POST /portal/tenants/{slug}/credit/{identity}/reverse/": lambda place: {"reason": "a mistake"},
+    "POST /portal/tenants/{slug}/credit/{identity}/reverse/": lambda place: {"reason": "a mistake", "key": "walk-2"},
     "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
     "POST /portal/tenants/{slug}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
     "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -99,8 +99,7 @@ def reverse_credit(request: HttpRequest, principal: Principal, slug: str, identi
     tenant = tenant_for(principal, slug)
     wanted = NewCredit(kind=CreditRequest.Kind.REVERSAL, refers_to=identity, reason=request.POST.get("reason", ""))
     try:
-        # The entry itself is the key: it is taken back once.
-        asked, _ = credits.submit(principal.actor, tenant, f"reversal of {identity}", wanted)
+        asked, _ = credits.submit(principal.actor, tenant, request.POST.get("key", ""), wanted)
     except (BadCredit, CreditRefused, TenantError) as error:
         text = error_text.words(error) if isinstance(error, TenantError) else str(error)
         messages.error(request, f"Nothing was changed. {text}")
@@ -131,6 +130,8 @@ def _said(asked: CreditRequest) -> str:
     amount = money.in_full(int(asked.amount_pico), asked.currency)
     if asked.state == CreditRequest.State.PENDING:
         return f"{amount} waits until a second operator approves it."
+    if asked.state == CreditRequest.State.REJECTED:
+        return f"{amount} was rejected before; nothing was posted. Ask for it again on a page that you load anew."
     return f"Posted: {amount}."
 
 
@@ -157,6 +158,7 @@ def _show(
         "reversible": CreditRequest.Kind.values,
         "credit_form": credit_form,
         "pending": credits.pending(tenant) if principal.is_operator else (),
+        "reversal_key": str(uuid4()),
         "me": second_person.person(principal.actor),
     }
     status = 400 if form.errors or credit_form.errors else 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from django.test import Client
@@ -24,6 +25,15 @@ def text(browser: Client, address: str = PAGE) -> str:
 
 def total(world: World) -> int:
     return balance.of(world.acme.tenant.id).total_pico // 10**12
+
+
+def take_back(browser: Client, entry: CreditEntry, key: str | None = None) -> str:
+    """Press the button of an entry, by default on a page that is new; return the key of the form."""
+    if key is None:
+        forms = re.findall(r'name="key" value="([^"]+)"', text(browser))
+        key = next((each for each in forms if str(entry.id) in each), f"none {entry.id}")
+    browser.post(f"{FORM}{entry.id}/reverse/", {"reason": "a mistake", "key": key})
+    return key
 
 
 def test_a_form_sent_twice_posts_once_and_the_tenant_sees_it(signed_in: SignIn, world: World) -> None:
@@ -68,9 +78,25 @@ def test_an_entry_is_taken_back_once(signed_in: SignIn, world: World) -> None:
     browser = signed_in(world.operator)
     browser.post(f"{FORM}change/", TEN)
     entry = CreditEntry.objects.get()
-    for _ in range(2):
-        browser.post(f"{FORM}{entry.id}/reverse/", {"reason": "a mistake"})
+    assert take_back(browser, entry) != take_back(browser, entry)
+    assert "is taken back already" in text(browser)
     assert (total(world), CreditEntry.objects.count()) == (0, 2)
+
+
+def test_a_rejected_request_is_not_called_posted_and_can_be_made_again(signed_in: SignIn, world: World) -> None:
+    ada, eve = signed_in(world.operator), signed_in(User.objects.create(username="eve", is_staff=True))
+    ada.post(f"{FORM}change/", TEN | {"amount": "5000"})
+    eve.post(f"{FORM}{CreditRequest.objects.get().id}/decide/", {"action": "approve"})
+    entry = CreditEntry.objects.get()
+    key = take_back(ada, entry)
+    eve.post(f"{FORM}{CreditRequest.objects.get(kind='reversal').id}/decide/", {"action": "reject"})
+    text(ada)
+    assert take_back(ada, entry, key) == key
+    assert "was rejected before; nothing was posted" in text(ada)
+    take_back(ada, entry)
+    assert "waits until a second operator approves it" in text(ada)
+    eve.post(f"{FORM}{CreditRequest.objects.get(kind='reversal', state='pending').id}/decide/", {"action": "approve"})
+    assert total(world) == 0
 
 
 def test_a_large_amount_is_decided_by_another_operator(signed_in: SignIn, world: World) -> None:
