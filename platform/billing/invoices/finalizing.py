@@ -42,7 +42,7 @@ def finalize(
         return existing, False
     _require_customer(month)
     closing_row = closed(month)
-    before = _replaced(month)
+    before = replaced(month)
     chosen = before.issuer if issuer is None and before is not None and before.issuer is not None else None
     found, number = issuers.take_invoice_number((chosen or issuers.find(issuer)).id)
     content = _content(month, found, number.text, before, now or timezone.now())
@@ -96,7 +96,7 @@ def closed(month: Month) -> BillingMonth:
     return found
 
 
-def _replaced(month: Month) -> Invoice | None:
+def replaced(month: Month) -> Invoice | None:
     """Return the last void invoice of the month, which the new one replaces."""
     voided = Invoice.objects.filter(tenant_id=month.tenant.id, year=month.year, month=month.month)
     return voided.select_related("issuer").order_by("-id").first()

@@ -10,9 +10,10 @@ from datetime import date
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import account, application
+from billing.accounts import account, overpaid
 from billing.errors import InvoiceRefused
 from billing.invoices import finalizing, postings
 from billing.invoices.announcing import announce
@@ -57,7 +58,9 @@ def record(actor: Actor, month: Month, given: External) -> tuple[Invoice, bool]:
     found = statements.kept_statement(month)
     assert found is not None, "the month is closed"
     _check(month, given, found.amount_cents)
-    credit_pico = sum(each.amount_pico for each in application.applied(closed))
+    applied_cents = sum(each.cents for each in finalizing.applied(closed))
+    surplus = max(0, applied_cents - given.total_cents)
+    is_paid = applied_cents >= given.total_cents
     document: dict[str, Any] = {"kind": "mirror", "channel": channel, "number": given.number}
     invoice = Invoice.objects.create(
         tenant_id=closed.tenant_id,
@@ -73,14 +76,18 @@ def record(actor: Actor, month: Month, given: External) -> tuple[Invoice, bool]:
         net_cents=found.amount_cents,
         tax_cents=given.tax_cents,
         total_cents=given.total_cents,
-        applied_cents=credit_pico // PICO_PER_CENT,
+        applied_cents=applied_cents - surplus,
         issued_on=given.issued_on,
         due_on=given.due_on,
         document=document,
         finalized_by=second_person.person(actor),
-        state=Invoice.State.SENT,
+        replaces=finalizing.replaced(month),
+        state=Invoice.State.PAID if is_paid else Invoice.State.SENT,
+        paid_at=timezone.now() if is_paid else None,
     )
     postings.post(invoice)
+    if surplus:
+        overpaid.keep(actor, closed, invoice.id, surplus)
     after = {"number": given.number, "external_id": given.external_id, "total_cents": given.total_cents}
     audit.record(actor, "invoice.mirrored", ("invoice", invoice.id), tenant=month.tenant, after=after)
     announce(INVOICE_FINALIZED, invoice)

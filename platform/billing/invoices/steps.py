@@ -100,8 +100,8 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
     invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
     note = None
+    postings.reverse(invoice)
     if invoice.channel == Invoice.Channel.HEARTH:
-        postings.reverse(invoice)
         note = _credit_note(invoice, text, now or timezone.now())
     _record(actor, "invoice.voided", invoice, {"reason": text, "credit_note": note.number if note else None})
     announce(INVOICE_VOIDED, invoice)

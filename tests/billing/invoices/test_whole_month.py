@@ -9,7 +9,7 @@ import pytest
 from django.db.models import Sum
 from django.utils import timezone
 
-from billing.accounts import account, credits
+from billing.accounts import account, balance, credits
 from billing.accounts.credits import NewCredit
 from billing.errors import InvoiceRefused
 from billing.invoices import finalizing, mirroring, overdue, registry, steps
@@ -37,6 +37,7 @@ LAST = datetime(2025, 10, 31, 22, 59, 59, tzinfo=UTC)
 CHANGE = datetime(2025, 10, 16, tzinfo=UTC)
 NOW = datetime(2025, 11, 4, 9, 0, tzinfo=UTC)
 DOUBLE = replace(DEMO_RATES, prompt_pico=300_000, cached_prompt_pico=30_000, completion_pico=1_200_000)
+NEXT_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 TEN_MILLION = (10_000_000, 0, 0)
 
 
@@ -146,6 +147,29 @@ def test_a_month_has_one_legal_document_whoever_issues_it(acme: Tenant) -> None:
     assert finalizing.finalize(ADA, month(acme)) == (mirrored, False)
     assert (Invoice.objects.count(), Issuer.objects.get().next_invoice) == (1, 1)
     assert reconciliation.compare(timezone.now(), since=FIRST) == 1 and not BookGap.objects.exists()
+
+
+def test_another_systems_invoice_is_paid_by_credit_and_by_what_was_paid_before(acme: Tenant) -> None:
+    given = External(
+        external_id="in_1", number="HX-1", tax_cents=0, total_cents=320,
+        issued_on=date(2026, 4, 2), due_on=date(2026, 4, 16),
+    )  # fmt: skip
+    account.change(ADA, acme, issuer="stripe")
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=320 * PICO_PER_CENT))
+    closing.close(ADA, month(acme))
+    covered, _ = mirroring.record(ADA, month(acme), given)
+    assert (covered.state, covered.paid_at is not None, overdue.note(NEXT_YEAR)) == ("paid", True, 0)
+    steps.void(ADA, covered, "tax forgotten")
+    taxed, _ = mirroring.record(
+        ADA, month(acme), replace(given, external_id="in_2", number="HX-2", tax_cents=61, total_cents=381)
+    )
+    assert (taxed.state, taxed.replaces, registry.open_cents(taxed)) == ("sent", covered, 61)
+    steps.pay(ADA, taxed, reference="Wire", paid_on=date(2026, 4, 10))
+    steps.void(ADA, taxed, "no tax after all")
+    last, _ = mirroring.record(ADA, month(acme), replace(given, external_id="in_3", number="HX-3"))
+    assert (last.state, last.applied_cents, balance.of(acme.id).prepaid_pico) == ("paid", 320, 61 * PICO_PER_CENT)
+    assert receivable_pico(acme) == 0
+    assert reconciliation.compare(timezone.now(), since=FIRST) == 3 and not BookGap.objects.exists()
 
 
 def test_an_invoice_becomes_overdue_once(acme: Tenant) -> None:
