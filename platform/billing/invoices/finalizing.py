@@ -27,6 +27,7 @@ from notifications.event_types import INVOICE_FINALIZED
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, new_id
+from tenants.models import Tenant
 
 
 @transaction.atomic
@@ -83,6 +84,12 @@ def _require_customer(month: Month) -> None:
     details = account.of(month.tenant).details
     if details.issuer != Invoice.Channel.HEARTH:
         raise refused(month, f"its invoices come from {details.issuer}", "One month has one legal document.")
+    if month.tenant.state == Tenant.State.ARCHIVED and not details.legal_name:
+        raise refused(
+            month,
+            "its tenant is archived and its account has no legal name, as after an erasure",
+            "Nobody can be addressed. Invoice the last month before you erase a tenant.",
+        )
     if not details.country:
         remedy = f"Set its address: hearth account set {month.tenant.slug} --country DE …"
         raise refused(month, "its account has no country", remedy)

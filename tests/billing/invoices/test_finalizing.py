@@ -122,6 +122,17 @@ def test_a_tenant_without_a_country_or_with_another_issuer_gets_no_invoice(acme:
     assert Issuer.objects.get().next_invoice == 1
 
 
+def test_an_archived_tenant_without_a_legal_name_gets_no_invoice(acme: Tenant) -> None:
+    closing.close(ADA, month(acme))
+    Tenant.objects.filter(id=acme.id).update(state="archived", archived_at=NOW)
+    archived = month(Tenant.objects.get(id=acme.id))
+    with pytest.raises(InvoiceRefused, match="its account has no legal name, as after an erasure"):
+        finalizing.finalize(ADA, archived)
+    assert Issuer.objects.get().next_invoice == 1
+    account.change(ADA, acme, legal_name="Acme Ltd")
+    assert finalizing.finalize(ADA, archived, now=NOW)[0].document["buyer"]["name"] == "Acme Ltd"
+
+
 def test_what_cannot_be_set_uses_no_number(acme: Tenant) -> None:
     """A character that no font has: U+0378 is not assigned."""
     closing.close(ADA, month(acme))
