@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from billing.errors import BadBankFile
 from billing.payments import bank_csv, camt053
 from billing.payments.bank_statement import MAX_BYTES, Entry, Statement
@@ -33,11 +35,11 @@ def _once(statement: Statement) -> list[Entry]:
     for entry in statement.entries:
         key = entry.bank_account, entry.bank_reference
         first = found.setdefault(key, entry)
-        if facts(first) != facts(entry):
+        if replace(first, place=entry.place) != entry:
             raise BadBankFile(entry.place, f"{first.place} has the same reference {entry.bank_reference!r} and differs")
     return list(found.values())
 
 
 def facts(entry: Entry) -> tuple[object, ...]:
-    """Return what two lines with the same reference have in common."""
+    """Return what a line says in every file and format that has it."""
     return entry.booked_on, entry.amount_cents, entry.currency

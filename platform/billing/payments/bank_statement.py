@@ -16,6 +16,8 @@ MAX_LINES = 20_000
 _AMOUNT = re.compile(r"[0-9]{1,13}(\.[0-9]{1,5})?")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _SPACES = re.compile(r"\s+")
+#: What banks write where they have no reference.
+_NO_REFERENCE = frozenset({"NONREF", "NOREF", "NOTPROVIDED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,14 @@ def reference(place: str, text: str) -> str:
     found = text.strip()
     if not 0 < len(found) <= LONGEST_REFERENCE or not found.isprintable():
         raise BadBankFile(place, f"the bank's reference has no 1 to {LONGEST_REFERENCE} printable characters")
+    if is_placeholder(found):
+        raise BadBankFile(place, f"{found!r} is no reference; give one that no other line of the account has")
     return found
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether a reference only says that there is none."""
+    return _SPACES.sub("", text).upper() in _NO_REFERENCE
 
 
 def payer(text: str) -> str:

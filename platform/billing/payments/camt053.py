@@ -112,11 +112,13 @@ def _add(
         counts["outgoing"] += 1
         return
     sign = 1 if is_credit else -1
-    for transaction, part in _parts(place, entry):
+    parts = list(_parts(place, entry))
+    shared = Counter(_own_reference(transaction) for transaction, _ in parts)
+    for transaction, part in parts:
         amount, currency = _amount(place, transaction if part else entry)
         if not amount:
             continue
-        found = _reference(entry, transaction, part)
+        found = _reference(entry, transaction, part, shared)
         text = _remittance(place, entry if transaction is None else transaction)
         booked_on = bank_statement.day(place, _text(entry, "BookgDt/Dt") or _text(entry, "BookgDt/DtTm"))
         if not found:
@@ -167,13 +169,21 @@ def _amount_of(of: Element) -> Element:
     return of.find("AmtDtls/TxAmt/Amt") if own is None else own
 
 
-def _reference(entry: Element, transaction: Element, part: int) -> str:
-    """Return the bank's reference of a line; empty without one."""
-    own = _text(transaction, "Refs/AcctSvcrRef")
-    of_entry = _text(entry, "AcctSvcrRef")
+def _reference(entry: Element, transaction: Element, part: int, shared: Counter[str]) -> str:
+    """Return the bank's reference of a line; empty without one. ``shared``: how many transactions have each."""
+    own = _own_reference(transaction)
+    of_entry = _given(_text(entry, "AcctSvcrRef"))
     if own and own != of_entry:
-        return own
+        return f"{own}/{part}" if shared[own] > 1 else own
     return f"{of_entry}/{part}" if of_entry and part else of_entry
+
+
+def _own_reference(transaction: Element) -> str:
+    return _given(_text(transaction, "Refs/AcctSvcrRef"))
+
+
+def _given(reference: str) -> str:
+    return "" if bank_statement.is_placeholder(reference) else reference
 
 
 def _digest(seen: Counter[str], facts: str) -> str:
@@ -193,7 +203,7 @@ def _remittance(place: str, of: Element) -> str:
     texts += [each.text or "" for each in of.findall("RmtInf/Strd/CdtrRefInf/Ref")]
     texts += [each.text or "" for each in of.findall("RmtInf/Strd/RfrdDocInf/Nb")]
     end_to_end = _text(of, "Refs/EndToEndId")
-    if end_to_end and end_to_end != "NOTPROVIDED":
+    if end_to_end and not bank_statement.is_placeholder(end_to_end):
         texts.append(end_to_end)
     if not texts:
         texts = [_text(of, "AddtlTxInf") or _text(of, "AddtlNtryInf")]

@@ -66,6 +66,35 @@ def test_equal_lines_without_a_reference_are_counted() -> None:
     assert bank_file.read(without).entries[0] == first
 
 
+@pytest.mark.parametrize("placeholder", ["NONREF", "NOREF", "notprovided", "NOT PROVIDED"])
+def test_a_placeholder_is_no_reference(placeholder: str) -> None:
+    [line] = re.findall(r"<Ntry>.*?</Ntry>", EXAMPLE.decode(), re.DOTALL)[:1]
+    first = line.replace("B-4711", placeholder)
+    other = first.replace("inv 000001", "inv 000002")
+    assert first != other
+    found = bank_file.read(changed(line, first + other)).entries
+    assert [each.remittance for each in found] == ["Invoice inv 000001 ACME-77", "Invoice inv 000002 ACME-77"]
+    with pytest.raises(BadBankFile, match="line 2: .* is no reference"):
+        bank_file.read((HEADER + f"a,{placeholder},2026-04-10,1,USD,t,p\n").encode())
+
+
+def test_a_reference_that_transactions_of_an_entry_share_is_numbered() -> None:
+    [detail] = re.findall(r"<TxDtls>.*?</TxDtls>", EXAMPLE.decode(), re.DOTALL)
+    assert "<Refs>" in detail
+    one = detail.replace("<Refs>", "<Refs><AcctSvcrRef>BATCH</AcctSvcrRef>")
+    found = bank_file.read(changed(detail, one.replace("3.81", "1.81") + one.replace("3.81", "2.00"))).entries
+    assert [(each.bank_reference, each.amount_cents) for each in found] == [("BATCH/1", 181), ("BATCH/2", 200)]
+    assert bank_file.read(changed(detail, one)).entries[0].bank_reference == "BATCH"
+
+
+@pytest.mark.parametrize("differing", ["a,b,2026-04-10,1,USD,other,p", "a,b,2026-04-10,1,USD,t,other"])
+def test_lines_with_one_reference_and_another_text_or_payer_are_refused(differing: str) -> None:
+    line = "a,b,2026-04-10,1,USD,t,p\n"
+    assert len(bank_file.read((HEADER + line + line).encode()).entries) == 1
+    with pytest.raises(BadBankFile, match="line 3: line 2 has the same reference 'b' and differs"):
+        bank_file.read((HEADER + line + differing + "\n").encode())
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
