@@ -22,7 +22,11 @@ _NO_REFERENCE = frozenset({"NONREF", "NOREF", "NOTPROVIDED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line. ``place``: where the file has it, for errors. An amount below zero is a payment that went back."""
+    """One line. An amount below zero is a payment that went back.
+
+    ``place``: where the file has it, for errors. ``came_back``: whether it is money of ours, such as a refund, that the
+    bank brought back.
+    """
 
     place: str
     bank_account: str
@@ -32,6 +36,7 @@ class Entry:
     currency: str
     payer: str
     remittance: str
+    came_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

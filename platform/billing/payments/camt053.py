@@ -133,13 +133,23 @@ def _add(
                 currency=currency,
                 payer=bank_statement.payer(_payer(transaction)),
                 remittance=text,
+                came_back=is_credit and _came_back(entry, transaction),
             )
         )
 
 
 def _went_back(entry: Element) -> bool:
     """Return whether a debit takes back an earlier credit."""
-    return _text(entry, "RvslInd") == "true" or entry.find("NtryDtls/TxDtls/RtrInf") is not None
+    return _is_reversal(entry) or entry.find("NtryDtls/TxDtls/RtrInf") is not None
+
+
+def _came_back(entry: Element, transaction: Element) -> bool:
+    """Return whether a credit takes back an earlier debit."""
+    return _is_reversal(entry) or (_went_back(entry) if transaction is None else transaction.find("RtrInf") is not None)
+
+
+def _is_reversal(entry: Element) -> bool:
+    return _text(entry, "RvslInd") in {"true", "1"}
 
 
 def _parts(place: str, entry: Element) -> Iterator[tuple[Element, int]]:

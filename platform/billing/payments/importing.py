@@ -25,6 +25,8 @@ from tenants.audit import Actor
 Outcome = Literal["known", "matched", "partly matched", "open"]
 #: Accounts that the audit entry names.
 MOST_AUDITED = 20
+#: Why a line that has money of ours pays nothing, whatever its text names.
+CAME_BACK = "Money that went out came back. Find what it was for, and dismiss the line with what was done."
 #: Keys of one query.
 _BATCH = 1000
 
@@ -130,7 +132,7 @@ def _one(actor: Actor, entry: Entry, among: Sequence[Candidate]) -> Imported:
     stored = BankLine.objects.select_for_update().filter(id=line.id).first()
     if stored is None:
         return Imported(entry=entry, outcome="known")
-    numbers, problem = _pay(actor, stored, among)
+    numbers, problem = ((), CAME_BACK) if entry.came_back else _pay(actor, stored, among)
     if problem:
         stored.problem = problem[:500]
         stored.save(update_fields=["problem"])

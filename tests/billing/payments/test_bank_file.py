@@ -46,7 +46,20 @@ def test_what_is_not_booked_is_left_out_and_what_went_back_is_kept() -> None:
     pending = bank_file.read(changed("<Cd>BOOK</Cd>", "<Cd>PDNG</Cd>"))
     assert (pending.entries, pending.pending) == ([], 2)
     back = bank_file.read(changed("<CdtDbtInd>DBIT</CdtDbtInd>", "<CdtDbtInd>DBIT</CdtDbtInd><RvslInd>true</RvslInd>"))
-    assert [each.amount_cents for each in back.entries] == [381, -12000]
+    assert [(each.amount_cents, each.came_back) for each in back.entries] == [(381, False), (-12000, False)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("<CdtDbtInd>CRDT</CdtDbtInd>", "<CdtDbtInd>CRDT</CdtDbtInd><RvslInd>true</RvslInd>"),
+        ("<CdtDbtInd>CRDT</CdtDbtInd>", "<CdtDbtInd>CRDT</CdtDbtInd><RvslInd>1</RvslInd>"),
+        ("</RmtInf>", "</RmtInf><RtrInf><Rsn><Cd>AC04</Cd></Rsn></RtrInf>"),
+    ],
+)
+def test_a_refund_that_the_bank_brought_back_is_marked(old: str, new: str) -> None:
+    [found] = bank_file.read(changed(old, new, 1)).entries
+    assert (found.amount_cents, found.came_back) == (381, True)
 
 
 def test_transactions_that_are_booked_as_one_are_lines_of_their_own() -> None:
@@ -74,7 +87,7 @@ def test_a_placeholder_is_no_reference(placeholder: str) -> None:
     assert first != other
     found = bank_file.read(changed(line, first + other)).entries
     assert [each.remittance for each in found] == ["Invoice inv 000001 ACME-77", "Invoice inv 000002 ACME-77"]
-    with pytest.raises(BadBankFile, match="line 2: .* is no reference"):
+    with pytest.raises(BadBankFile, match="is no reference; give one"):
         bank_file.read((HEADER + f"a,{placeholder},2026-04-10,1,USD,t,p\n").encode())
 
 

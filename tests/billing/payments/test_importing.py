@@ -70,6 +70,7 @@ def test_nothing_is_guessed(invoice: Invoice, text: str) -> None:
         ({"currency": "EUR"}, "The invoice that it names is in USD."),
         ({"booked_on": date(2026, 4, 4)}, "is before its date 2026-04-05"),
         ({"amount_cents": -381}, "A payment went back."),
+        ({"came_back": True}, "Money that went out came back."),
     ],
 )
 def test_what_does_not_fit_stays_in_the_queue(invoice: Invoice, fields: dict[str, Any], problem: str) -> None:
