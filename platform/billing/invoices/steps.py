@@ -40,11 +40,18 @@ def send(actor: Actor, given: Invoice) -> Invoice:
 
 @transaction.atomic
 def pay(
-    actor: Actor, given: Invoice, *, reference: str, paid_on: date, amount_cents: int | None = None
+    actor: Actor,
+    given: Invoice,
+    *,
+    reference: str,
+    paid_on: date,
+    amount_cents: int | None = None,
+    may_be_earlier: bool = False,
 ) -> tuple[InvoicePayment, bool]:
     """Record money that arrived, by default all that is open; return the payment, and whether it is new.
 
     ``reference`` is what the bank statement says. The same one again changes nothing, if amount and date are the same.
+    ``may_be_earlier``: whether it may have arrived before the invoice's date, as with a month that was issued again.
     Raises InvoiceRefused.
     """
     text = _text(given, "reference", reference, LONGEST_REFERENCE)
@@ -60,7 +67,7 @@ def pay(
         raise InvoiceRefused(invoice.number, f"it is {invoice.state}, and nothing is to be paid")
     if not 0 < amount <= open_cents:
         raise InvoiceRefused(invoice.number, f"{amount} cents were given, {open_cents} are open", "Pay at most these.")
-    if not invoice.issued_on <= paid_on <= timezone.now().date():
+    if (paid_on < invoice.issued_on and not may_be_earlier) or paid_on > today(invoice):
         raise InvoiceRefused(invoice.number, f"{paid_on} is before its date {invoice.issued_on}, or in the future")
     identity = new_id()
     payment = InvoicePayment.objects.create(
@@ -84,6 +91,11 @@ def pay(
         {"amount_cents": amount, "paid_on": paid_on.isoformat(), "reference": text},
     )
     return payment, True
+
+
+def today(invoice: Invoice) -> date:
+    """Return the date where its issuer is; for an invoice of another system, in UTC."""
+    return timezone.now().date() if invoice.issuer is None else drafting.today(invoice.issuer, timezone.now())
 
 
 @transaction.atomic

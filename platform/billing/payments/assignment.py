@@ -45,7 +45,7 @@ def assign(actor: Actor, line_id: UUID, number: str, *, amount_cents: int | None
         raise PaymentRefused(line.bank_reference, f"{amount} cents were given, {line.rest_cents} are left")
     if BankAssignment.objects.filter(line=line, payment__invoice=invoice).exists():
         raise PaymentRefused(line.bank_reference, f"it has paid for {invoice.number} already")
-    _pay(actor, line, invoice, amount)
+    _pay(actor, line, invoice, amount, may_be_earlier=True)
     return line
 
 
@@ -97,11 +97,18 @@ def _locked(line_id: UUID) -> BankLine:
     return found
 
 
-def _pay(actor: Actor, line: BankLine, invoice: Invoice, amount_cents: int) -> None:
+def _pay(actor: Actor, line: BankLine, invoice: Invoice, amount_cents: int, *, may_be_earlier: bool = False) -> None:
     """Pay a locked invoice from a locked line. Raises InvoiceRefused."""
     # A booking date of a time zone that is ahead is today here.
-    paid_on = min(line.booked_on, timezone.now().date())
-    payment, new = steps.pay(actor, invoice, reference=line.bank_reference, paid_on=paid_on, amount_cents=amount_cents)
+    paid_on = min(line.booked_on, steps.today(invoice))
+    payment, new = steps.pay(
+        actor,
+        invoice,
+        reference=line.bank_reference,
+        paid_on=paid_on,
+        amount_cents=amount_cents,
+        may_be_earlier=may_be_earlier,
+    )
     if not new and BankAssignment.objects.filter(payment=payment).exists():
         raise InvoiceRefused(invoice.number, f"the payment {line.bank_reference!r} came from another line")
     BankAssignment.objects.create(line=line, payment=payment, assigned_by=second_person.person(actor))

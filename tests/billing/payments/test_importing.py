@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from datetime import date, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import Error, connection, connections, transaction
 from django.utils import timezone
 
 from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
-from billing.invoices import registry, steps
+from billing.invoices import issuers, registry, steps
 from billing.models import BankAssignment, BankLine, Invoice, InvoicePayment, LedgerEntry
 from billing.payments import assignment, importing
 from billing.payments.bank_statement import Statement
@@ -92,6 +93,26 @@ def test_a_booking_of_a_time_zone_ahead_is_today(invoice: Invoice) -> None:
     tomorrow = timezone.now().date() + timedelta(days=1)
     assert import_one(booked_on=tomorrow).outcome == "matched"
     assert InvoicePayment.objects.get().paid_on == timezone.now().date()
+
+
+def test_an_operator_assigns_what_arrived_before_the_invoice_was_issued(invoice: Invoice) -> None:
+    assert import_one(booked_on=date(2026, 4, 4)).outcome == "open"
+    assert assignment.assign(EVE, line().id, invoice.number).state == "matched"
+    assert InvoicePayment.objects.get().paid_on == date(2026, 4, 4)
+    assert "2026-04-04 is before" not in line().problem
+
+
+def test_an_invoice_is_paid_on_days_of_its_issuers_time_zone(acme: Tenant) -> None:
+    now = timezone.now()
+    zone = next(name for name in ("Etc/GMT-14", "Etc/GMT+12") if now.astimezone(ZoneInfo(name)).date() != now.date())
+    issuers.set_issuer(ADA, "berlin", {"timezone": zone})
+    invoice = finalize(acme, now=now)
+    assert invoice.issued_on == now.astimezone(ZoneInfo(zone)).date()
+    assert import_one(booked_on=invoice.issued_on, amount_cents=100).outcome == "matched"
+    with pytest.raises(InvoiceRefused, match="or in the future"):
+        steps.pay(ADA, invoice, reference="Wire", paid_on=invoice.issued_on + timedelta(days=1), amount_cents=1)
+    steps.pay(ADA, invoice, reference="Wire", paid_on=invoice.issued_on)
+    assert registry.open_cents(invoice) == 0
 
 
 @pytest.fixture
