@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -97,6 +98,18 @@ def _locked(line_id: UUID) -> BankLine:
     return found
 
 
+def _reference(line: BankLine, invoice: Invoice) -> str:
+    """Return the reference of a payment: that of the bank, with the account if a line of another account has the same.
+
+    One that is too long with it is stored as its digest.
+    """
+    others = BankAssignment.objects.filter(payment__invoice=invoice, payment__reference=line.bank_reference)
+    if not others.exclude(line=line).exists():
+        return line.bank_reference
+    found = f"{line.bank_account} {line.bank_reference}"
+    return found if len(found) <= steps.LONGEST_REFERENCE else f"sha256:{hashlib.sha256(found.encode()).hexdigest()}"
+
+
 def _pay(actor: Actor, line: BankLine, invoice: Invoice, amount_cents: int, *, may_be_earlier: bool = False) -> None:
     """Pay a locked invoice from a locked line. Raises InvoiceRefused."""
     # A booking date of a time zone that is ahead is today here.
@@ -104,7 +117,7 @@ def _pay(actor: Actor, line: BankLine, invoice: Invoice, amount_cents: int, *, m
     payment, new = steps.pay(
         actor,
         invoice,
-        reference=line.bank_reference,
+        reference=_reference(line, invoice),
         paid_on=paid_on,
         amount_cents=amount_cents,
         may_be_earlier=may_be_earlier,

@@ -115,6 +115,15 @@ def test_an_invoice_is_paid_on_days_of_its_issuers_time_zone(acme: Tenant) -> No
     assert registry.open_cents(invoice) == 0
 
 
+@pytest.mark.parametrize("reference", ["B-1", "B" * 200])
+def test_lines_of_two_accounts_with_one_reference_pay_one_invoice(invoice: Invoice, reference: str) -> None:
+    for name in ("DE1", "DE2"):
+        assert import_one(bank_account=name, bank_reference=reference, amount_cents=100).outcome == "matched"
+    first, second = InvoicePayment.objects.order_by("id").values_list("reference", flat=True)
+    assert (first, registry.open_cents(invoice), cash()) == (reference, 181, 200)
+    assert second == "DE2 B-1" if reference == "B-1" else second.startswith("sha256:")
+
+
 @pytest.fixture
 def two(acme: Tenant, invoice: Invoice) -> tuple[Invoice, Invoice]:
     """Another invoice, of April and over as much."""
