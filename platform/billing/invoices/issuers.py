@@ -14,6 +14,7 @@ from django.db import transaction
 from billing.accounts import codes
 from billing.errors import BadIssuer
 from billing.invoices.content import Bank, Party
+from billing.invoices.numbers import compact
 from billing.models import Issuer
 from tenants import audit
 from tenants.audit import Actor
@@ -45,6 +46,7 @@ _LONGEST: Mapping[str, int] = {
     "tax_note": 500,
 }
 REQUIRED = ("legal_name", "city", "country")
+_NEVER_EMPTY = ("timezone", "invoice_prefix", "credit_note_prefix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
     for field in REQUIRED:
         if not getattr(issuer, field):
             raise BadIssuer(field, "is required")
-    if issuer.invoice_prefix == issuer.credit_note_prefix:
+    if compact(issuer.invoice_prefix) == compact(issuer.credit_note_prefix):
         raise BadIssuer("credit_note_prefix", "must differ from the prefix of invoices")
     _require_own_prefixes(issuer)
     if issuer.tax_rate_bp and not issuer.tax_id:
@@ -95,11 +97,18 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
 
 
 def _require_own_prefixes(issuer: Issuer) -> None:
-    """Raise BadIssuer for a prefix of another issuer: their numbers would be the same."""
+    """Raise BadIssuer for a prefix of another issuer: payers and banks would write their numbers the same."""
+    taken = {
+        compact(prefix): (prefix, other.name)
+        for other in Issuer.objects.exclude(id=issuer.id)
+        for prefix in (other.invoice_prefix, other.credit_note_prefix)
+    }
     for field in ("invoice_prefix", "credit_note_prefix"):
-        other = Issuer.objects.filter(**{field: getattr(issuer, field)}).exclude(id=issuer.id).first()
-        if other is not None:
-            raise BadIssuer(field, f"{getattr(issuer, field)!r} is that of {other.name}; use another")
+        prefix = getattr(issuer, field)
+        if found := taken.get(compact(prefix)):
+            theirs, name = found
+            as_theirs = "" if theirs == prefix else f", which writes it {theirs!r}; case and signs do not count"
+            raise BadIssuer(field, f"{prefix!r} is that of {name}{as_theirs}; use another")
 
 
 def take_invoice_number(issuer_id: UUID) -> tuple[Issuer, Number]:
@@ -156,7 +165,7 @@ def _checked(field: str, value: Any) -> Any:
             raise BadIssuer(field, f"has {len(lines)} lines; use at most {MOST_ADDRESS_LINES}")
         return [each for each in lines if each]
     text = _text(field, value)
-    return _CHECKS[field](text) if field in _CHECKS and text else text
+    return _CHECKS[field](text) if field in _CHECKS and (text or field in _NEVER_EMPTY) else text
 
 
 def _text(field: str, value: Any) -> str:
@@ -185,10 +194,14 @@ def _iban(text: str) -> str:
     return compact
 
 
-def _prefix(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9/_-]{1,20}", text):
-        raise BadIssuer("invoice_prefix", f"{text!r} is not valid; use up to 20 of A-Z, a-z, 0-9, /, _ and -")
-    return text
+def _prefix(field: str) -> Any:
+    def check(text: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9/_-]{1,20}", text) or not compact(text):
+            allowed = "use up to 20 of A-Z, a-z, 0-9, /, _ and -, with a letter or digit"
+            raise BadIssuer(field, f"{text!r} is not valid; {allowed}")
+        return text
+
+    return check
 
 
 def _zone(text: str) -> str:
@@ -215,6 +228,6 @@ _CHECKS: Mapping[str, Any] = {
     "bic": _matching("bic", "[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?", "a BIC of 8 or 11 characters"),
     "timezone": _zone,
     "email": _email,
-    "invoice_prefix": _prefix,
-    "credit_note_prefix": _prefix,
+    "invoice_prefix": _prefix("invoice_prefix"),
+    "credit_note_prefix": _prefix("credit_note_prefix"),
 }

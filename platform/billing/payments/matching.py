@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
+from billing.invoices.numbers import compact
 from billing.models import Invoice
 
 #: What may stand between two characters of a number, and where a payer or a bank left one out.
 _BETWEEN = r"[\W_]{0,3}"
-_NO_SIGNS = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,6 @@ def named(text: str, among: Iterable[Candidate]) -> list[Candidate]:
     squeezed = compact(text)
     found = [each for each in among if each.compact in squeezed and _pattern(each.compact).search(text.upper())]
     return sorted(found, key=lambda each: each.id)
-
-
-def compact(text: str) -> str:
-    """Return the letters and digits of a text, in capitals."""
-    return _NO_SIGNS.sub("", text).upper()
 
 
 @lru_cache(maxsize=4096)
