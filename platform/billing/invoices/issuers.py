@@ -75,7 +75,7 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
         raise BadIssuer("name", "use a-z, 0-9 and -, at most 63 characters")
     before = Issuer.objects.select_for_update().filter(name=name).first()
     issuer = before or Issuer(name=name)
-    was = {field: getattr(issuer, field) for field in FIELDS} if before else None
+    was = _audited(issuer) if before else None
     for field, value in values.items():
         setattr(issuer, field, _checked(field, value))
     for field in REQUIRED:
@@ -87,13 +87,24 @@ def set_issuer(actor: Actor, name: str, values: Mapping[str, Any], *, make_defau
     if issuer.tax_rate_bp and not issuer.tax_id:
         raise BadIssuer("tax_id", "is required with a tax rate")
     if make_default or not Issuer.objects.exists():
-        Issuer.objects.filter(is_default=True).exclude(id=issuer.id).update(is_default=False)
-        issuer.is_default = True
+        _take_default(actor, issuer)
     issuer.save()
-    audit.record(
-        actor, "issuer.set", ("issuer", name), before=was, after={field: getattr(issuer, field) for field in FIELDS}
-    )
+    audit.record(actor, "issuer.set", ("issuer", name), before=was, after=_audited(issuer))
     return issuer
+
+
+def _take_default(actor: Actor, issuer: Issuer) -> None:
+    """Make an issuer the default, and note which one no longer is."""
+    for other in Issuer.objects.select_for_update().filter(is_default=True).exclude(id=issuer.id):
+        was = _audited(other)
+        other.is_default = False
+        other.save(update_fields=["is_default"])
+        audit.record(actor, "issuer.set", ("issuer", other.name), before=was, after=_audited(other))
+    issuer.is_default = True
+
+
+def _audited(issuer: Issuer) -> dict[str, Any]:
+    return {field: getattr(issuer, field) for field in (*FIELDS, "is_default")}
 
 
 def _require_own_prefixes(issuer: Issuer) -> None:

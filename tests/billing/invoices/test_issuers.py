@@ -7,6 +7,7 @@ import pytest
 from billing.errors import BadIssuer
 from billing.invoices import issuers
 from billing.models import Issuer
+from tenants.models import AuditEntry
 from tests.billing.invoices.conftest import ADA
 
 PARIS = {
@@ -48,3 +49,17 @@ def test_prefixes_and_the_time_zone_are_never_empty(issuer: Issuer, field: str, 
 def test_an_issuers_own_two_prefixes_differ_without_signs(issuer: Issuer) -> None:
     with pytest.raises(BadIssuer, match="must differ from the prefix of invoices"):
         issuers.set_issuer(ADA, "berlin", {"credit_note_prefix": "inv_"})
+
+
+def test_a_change_of_the_default_is_in_the_audit_log_of_both(issuer: Issuer) -> None:
+    issuers.set_issuer(ADA, "paris", PARIS, make_default=True)
+    assert issuers.find().name == "paris"
+    issuers.set_issuer(ADA, "berlin", {}, make_default=True)
+    entries = AuditEntry.objects.filter(action="issuer.set").order_by("id")
+    assert list(entries.values_list("object_id", "before__is_default", "after__is_default")) == [
+        ("berlin", None, True),
+        ("berlin", True, False),
+        ("paris", None, True),
+        ("paris", True, False),
+        ("berlin", False, True),
+    ]
