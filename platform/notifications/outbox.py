@@ -19,6 +19,8 @@ from notifications.models import Event
 from tenants.models import Tenant
 
 MOST_DATA_BYTES = 16 << 10
+#: A longer one is cut: the data has the whole name.
+LONGEST_SUBJECT = 200
 
 
 def emit(
@@ -42,7 +44,7 @@ def emit(
     event = Event(
         type=event_type.name,
         tenant=tenant,
-        subject=f"{kind}/{identity}",
+        subject=f"{kind}/{identity}"[:LONGEST_SUBJECT],
         data=dict(data),
         dedupe_key=dedupe_key,
     )

@@ -88,6 +88,12 @@ def test_data_that_is_no_json_or_too_large_is_refused(acme: Customer, value: obj
         outbox.emit(BUDGET_THRESHOLD_REACHED, tenant=acme.tenant, subject=("budget", 1), data=given, dedupe_key="once")
 
 
+def test_a_subject_of_a_long_name_is_cut(acme: Customer) -> None:
+    long = ("model", "m" * 300)
+    event = outbox.emit(BUDGET_THRESHOLD_REACHED, tenant=acme.tenant, subject=long, data=example(), dedupe_key="once")
+    assert event is not None and len(event.subject) == outbox.LONGEST_SUBJECT
+
+
 def test_a_tenants_event_names_its_tenant(db: None) -> None:
     with pytest.raises(WrongEventData):
         outbox.emit(BUDGET_THRESHOLD_REACHED, subject=("budget", 1), data=example(), dedupe_key="once")

@@ -46,7 +46,10 @@ def _why_not(event: Event, user: User) -> str:
         return NO_SERVER
     now = timezone.now()
     recent = Mail.objects.filter(user=user, state__in=_COUNTED)
-    if recent.filter(created_at__gt=now - QUIET, event__type=event.type, event__subject=event.subject).exists():
+    same = recent.filter(created_at__gt=now - QUIET, event__type=event.type, event__subject=event.subject)
+    if "percent" in event.data:  # another threshold of a budget is other news
+        same = same.filter(event__data__percent=event.data["percent"])
+    if same.exists():
         return SENT_BEFORE
     hourly = recent.filter(created_at__gt=now - dt.timedelta(hours=1))
     return TOO_MANY if hourly.count() >= MOST_PER_HOUR else ""

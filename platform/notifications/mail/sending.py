@@ -17,7 +17,7 @@ from notifications.models import Mail
 
 log = logging.getLogger(__name__)
 
-BATCH = 50
+BATCH = 10
 #: A process that dies leaves what it claimed to the next one after this time.
 CLAIM = dt.timedelta(minutes=5)
 FIRST_WAIT_SECONDS = 60

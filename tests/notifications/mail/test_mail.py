@@ -129,6 +129,16 @@ def test_one_a_day_about_the_same_thing(acme: Customer, mailbox: Path) -> None:
     assert Mail.objects.filter(state="pending").count() == 3
 
 
+def test_another_threshold_of_a_budget_is_other_news(acme: Customer, mailbox: Path) -> None:
+    member(acme.tenant, "owner", "olga")
+    for percent in ("80", "100", "100"):
+        data = {name: f"<{name}>" for name in BUDGET_THRESHOLD_REACHED.fields} | {"percent": percent}
+        key = f"{percent} {Event.objects.count()}"
+        outbox.emit(BUDGET_THRESHOLD_REACHED, tenant=acme.tenant, subject=("budget", 1), data=data, dedupe_key=key)
+    dispatch.run()
+    assert list(Mail.objects.order_by("event_id").values_list("state", flat=True)) == ["pending", "pending", "skipped"]
+
+
 def test_a_person_gets_a_bounded_number_an_hour(acme: Customer, mailbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing, "MOST_PER_HOUR", 2)
     member(acme.tenant, "owner", "olga")

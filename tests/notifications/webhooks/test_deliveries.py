@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from notifications import dispatch, keeping, tasks
-from notifications.event_types import WEBHOOK_ENDPOINT_DISABLED, WEBHOOK_ENDPOINT_TESTED
+from notifications.event_types import BUDGET_EXHAUSTED, WEBHOOK_ENDPOINT_DISABLED, WEBHOOK_ENDPOINT_TESTED
 from notifications.models import Delivery, DeliveryAttempt, Event, WebhookEndpoint
 from notifications.webhooks import deliveries, endpoints, retries
 from notifications.webhooks.sender import Result
@@ -253,7 +253,9 @@ def test_an_endpoint_that_is_removed_while_something_is_sent_leaves_nothing(acme
 def test_old_events_go_once_nothing_of_them_waits(acme: Customer, receiver: Receiver) -> None:
     endpoint_of(acme.tenant, receiver)
     old = first_id_at(timezone.now() - (keeping.KEPT_DAYS + 1) * DAYS)
-    for number, state in enumerate(["delivered", "pending"]):
+    at = timezone.now()
+    begun = [("delivered", at), ("pending", at), ("pending", at - (keeping.KEPT_DAYS + 1) * DAYS)]
+    for number, (state, begun_at) in enumerate(begun):
         event = Event.objects.create(
             id=UUID(int=old.int + number),
             type=WEBHOOK_ENDPOINT_TESTED.name,
@@ -263,7 +265,23 @@ def test_old_events_go_once_nothing_of_them_waits(acme: Customer, receiver: Rece
             dedupe_key=str(number),
             dispatched_at=timezone.now(),
         )
-        Delivery.objects.create(endpoint=WebhookEndpoint.objects.get(), event=event, state=state)
+        row = Delivery(endpoint=WebhookEndpoint.objects.get(), event=event, state=state, begun_at=begun_at)
+        Delivery.objects.bulk_create([row])
     young = happen(acme.tenant)
-    assert tasks.maintain() == 1
+    assert tasks.maintain() == 2
     assert [each.id for each in Event.objects.order_by("id")] == [UUID(int=old.int + 1), young.id]
+
+
+def test_an_event_of_spent_money_stays_so_that_it_is_not_sent_again(acme: Customer) -> None:
+    old = first_id_at(timezone.now() - (keeping.KEPT_DAYS + 1) * DAYS)
+    Event.objects.create(
+        id=old,
+        type=BUDGET_EXHAUSTED.name,
+        tenant=acme.tenant,
+        subject="budget/1",
+        data={},
+        dedupe_key="1",
+        dispatched_at=timezone.now(),
+    )
+    assert tasks.maintain() == 0
+    assert Event.objects.filter(id=old).exists()
