@@ -19,6 +19,7 @@ from django.db.models import Case, DateTimeField, F, Func, IntegerField, Q, Quer
 from billing.ledger.rollups import ERROR_STATES, REFUSED_STATUSES
 from billing.ledger.usage_rows import BUCKET_SECONDS
 from billing.models import UsageRecord, UsageRollup
+from billing.reports.usage import floor
 from tenants.ids import TenantId, first_id_at
 
 #: What usage can be split by.
@@ -105,8 +106,8 @@ def empty(edges: Sequence[datetime]) -> tuple[Bucket, ...]:
 
 
 def models_used(tenant_id: TenantId, start: datetime, end: datetime) -> frozenset[str]:
-    """Return the names of the models with usage in a period, which begins on a quarter of an hour."""
-    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=start, starts_at__lt=end)
+    """Return the names of the models with usage in the quarters of an hour that a period touches."""
+    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=floor(start), starts_at__lt=end)
     return frozenset(rows.order_by().values_list("model_name", flat=True).distinct())
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import BigIntegerField, Count, F, FloatField, Func, Q, Sum, TextField, Value
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Coalesce
 
 from billing.errors import TooManyRequests
 from billing.ledger.rollups import Sums
@@ -33,10 +33,11 @@ def by_value(
     known = totals(period, tenant_id, project_id)
     if (requests := known.requests + known.refused_requests) > MOST_REQUESTS:
         raise TooManyRequests(requests, MOST_REQUESTS)
-    value = Func(F("tags"), Value(tag), function="jsonb_extract_path_text", output_field=TextField())
+    found = Func(F("tags"), Value(tag), function="jsonb_extract_path_text", output_field=TextField())
+    value = Coalesce(found, Value(""), output_field=TextField())
     rows = records_in(period, tenant_id, project_id)
     groups = rows.annotate(value=value).values("value").annotate(**_AGGREGATES).order_by("-amount_pico", "value")
-    listed = [(row["value"] or "", sums_of(_plain(row))) for row in groups[: MOST_VALUES + 1]]
+    listed = [(row["value"], sums_of(_plain(row))) for row in groups[: MOST_VALUES + 1]]
     if len(listed) <= MOST_VALUES:
         return tuple(listed)
     listed.pop()
