@@ -16,6 +16,7 @@ from uuid import UUID
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import Case, DateTimeField, F, Func, IntegerField, Q, QuerySet, Sum, UUIDField, Value, When
 
+from billing.errors import TooManyRequests
 from billing.ledger.rollups import ERROR_STATES, REFUSED_STATUSES
 from billing.ledger.usage_rows import BUCKET_SECONDS
 from billing.models import UsageRecord, UsageRollup
@@ -26,6 +27,8 @@ from tenants.ids import TenantId, first_id_at
 Column = Literal["project_id", "key_id", "model_name"]
 #: The most groups of all buckets that are returned at once.
 MOST_GROUPS = 10_000
+#: Single requests that are read for buckets of minutes: about two seconds of PostgreSQL.
+MOST_REQUESTS = 2_000_000
 _SUMS = (
     "requests",
     "prompt_tokens",
@@ -116,6 +119,8 @@ def buckets(
 ) -> tuple[Bucket, ...]:
     """Return the bucket between each two edges, in order; groups are sorted by what they are split by.
 
+    Buckets whose edges are not on quarters of an hour are read from single requests. Raises TooManyRequests for those.
+
     Fewer buckets, and at least one, are returned if together they have more than MOST_GROUPS groups; none, if the first
     one alone has more.
     """
@@ -148,6 +153,11 @@ def _rollups(tenant_id: TenantId, edges: Sequence[datetime]) -> QuerySet[Any]:
 
 
 def _requests(tenant_id: TenantId, edges: Sequence[datetime]) -> QuerySet[Any]:
+    """Return the requests with the place of their bucket. Raises TooManyRequests."""
+    known = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=floor(edges[0]), starts_at__lt=edges[-1])
+    requests = sum(known.aggregate(ran=Sum("requests", default=0), refused=Sum("refused_requests", default=0)).values())
+    if requests > MOST_REQUESTS:
+        raise TooManyRequests(requests, MOST_REQUESTS)
     ids = [first_id_at(edge) for edge in edges]
     found = UsageRecord.objects.filter(
         tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=ids[0], id__lt=ids[-1]

@@ -210,7 +210,9 @@ def test_a_month_of_another_time_zone_is_cut_where_it_begins_and_ends(used: Worl
     assert [each["results"] for each in document["data"]] == [[], []]
 
 
-def test_minutes_are_read_from_requests_and_count_alike(used: World, acme: APIClient) -> None:
+def test_minutes_are_read_from_requests_and_count_alike(
+    used: World, acme: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noon = int((FIRST + timedelta(hours=12)).timestamp())
     fixtures.store(
         [
@@ -228,6 +230,10 @@ def test_minutes_are_read_from_requests_and_count_alike(used: World, acme: APICl
     fine = results(acme.get(url("usage/completions", bucket_width="1m", **given)))
     for name in ("input_tokens", "input_cached_tokens", "output_tokens", "num_model_requests"):
         assert sum(each[name] for each in fine) == hour[name]
+    monkeypatch.setattr(buckets, "MOST_REQUESTS", 3)
+    answer = acme.get(url("usage/completions", bucket_width="1m", **given))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+    assert acme.get(url("usage/completions", bucket_width="1h", **given)).status_code == 200
 
 
 def test_tokens_that_were_written_to_a_cache_are_told_apart(used: World, acme: APIClient) -> None:

@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.errors import TooManyRequests
 from billing.reports import buckets
 from billing.reports.buckets import Bucket
 from catalogue.models import Model
@@ -148,7 +149,10 @@ def _read(tenant: Tenant, request: Request, asked: Query, kind: str | None) -> t
         embedding = _embedding_models(used)
         selection = selection.only(embedding) if kind == "embeddings" else selection.without(embedding)
     with as_tenant(tenant_id):
-        found = buckets.buckets(tenant_id, asked.edges, asked.by, selection)
+        try:
+            found = buckets.buckets(tenant_id, asked.edges, asked.by, selection)
+        except TooManyRequests as error:
+            raise BadQuery("limit", str(len(asked.edges) - 1), error.allowed) from None
     if len(asked.edges) > 1 and not found:
         raise BadQuery("group_by", ", ".join(sorted(asked.splits)), "fewer fields: a bucket has too many groups")
     return found
