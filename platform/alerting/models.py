@@ -22,7 +22,7 @@ class Alert(models.Model):
     summary = models.CharField(max_length=500)
     first_seen_at = models.DateTimeField(db_default=Now())
     last_seen_at = models.DateTimeField(db_default=Now())
-    #: None: it has not lasted long enough yet, and nobody was told.
+    #: None: it has not lasted long enough yet, so no event was sent.
     raised_at = models.DateTimeField(null=True)
     resolved_at = models.DateTimeField(null=True)
 

@@ -19,7 +19,7 @@ from notifications.event_types import ALERT_RAISED, ALERT_RESOLVED, EventType
 
 log = logging.getLogger(__name__)
 
-#: What is seen again within this time was never gone, so that a problem that comes and goes is told once.
+#: A problem that returns within this time counts as never gone, so that one that comes and goes raises one alert.
 GONE_AFTER = timedelta(minutes=2)
 #: The machine that saw it has not looked since.
 FORGOTTEN_AFTER = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""The types of events: what each one means, what its data holds, and who is told by e-mail.
+"""The types of events: what each one means, what its data holds, and who gets an e-mail.
 
 A name is ``hearth.<noun>.<past verb>.v<number>``. Data never changes its meaning under one name: what a receiver could
 misread gets the next number. It holds no prompt, no response and no secret. Amounts of money are decimal text in units

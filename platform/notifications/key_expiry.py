@@ -13,7 +13,7 @@ from notifications.models import Event
 from tenants.models import ApiKey, Tenant
 
 DAYS = (7, 1)
-#: Keys that live for a shorter time are made to expire: nobody is told of them.
+#: Keys that live for a shorter time are made to expire: no event is sent for them.
 SHORT_LIFE = dt.timedelta(days=14)
 BATCH_ROWS = 500
 

@@ -24,7 +24,7 @@ from tenants.audit import Actor
 from tenants.errors import NotFound
 from tenants.models import Tenant
 
-#: Replicas start so long before a reservation begins, so that they are ready when it does.
+#: Replicas start this long before a reservation begins, so that they are ready when it does.
 LEAD = dt.timedelta(minutes=15)
 #: The most replicas times the most slots of one.
 MOST_SLOTS = 16_000

@@ -91,7 +91,7 @@ def change(
     """
     locked = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     if locked.slug == PLATFORM_SLUG:
-        raise NotAllowed("tenant", locked.slug, "the platform's own, which nobody bills")
+        raise NotAllowed("tenant", locked.slug, "the platform's own, which has no bills")
     wanted = {name: _checked(name, value) for name, value in changes.items()}
     before = of(locked)
     old = {name: getattr(before.details, name) for name in wanted}

@@ -160,7 +160,7 @@ def _lock(tenant: Tenant) -> Tenant:
     """Keep the tenant's state, currency and credit until the transaction ends. Raises NotAllowed for the platform's."""
     locked = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     if locked.slug == PLATFORM_SLUG:
-        raise NotAllowed("tenant", locked.slug, "the platform's own, which nobody bills")
+        raise NotAllowed("tenant", locked.slug, "the platform's own, which has no bills")
     balance.lock(locked.id)
     return locked
 

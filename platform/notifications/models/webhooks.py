@@ -81,7 +81,7 @@ class Delivery(models.Model):
     tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="deliveries")
     state = models.CharField(max_length=16, choices=State.choices, default=State.PENDING)
     attempts = models.PositiveIntegerField(default=0)
-    #: Attempts end so long after this: when it was made, or replayed.
+    #: When it was made or replayed. Attempts end a fixed time after it.
     begun_at = models.DateTimeField(db_default=Now())
     next_attempt_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True)

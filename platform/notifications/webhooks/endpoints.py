@@ -124,7 +124,7 @@ def resume(actor: Actor, endpoint: WebhookEndpoint) -> WebhookEndpoint:
 
 @transaction.atomic
 def rotate(actor: Actor, endpoint: WebhookEndpoint, *, overlap_hours: int = DEFAULT_OVERLAP_HOURS) -> NewSecret:
-    """Give the endpoint a new secret; the one before signs too for so long. An earlier overlap ends now.
+    """Give the endpoint a new secret; the earlier one also signs for ``overlap_hours``. An earlier overlap ends now.
 
     Raises BadName for hours out of bounds, NotFound.
     """
