@@ -48,7 +48,7 @@ def make(event: Event) -> int:
 
 @transaction.atomic
 def claim(most: int, now: dt.datetime | None = None) -> list[Claim]:
-    """Claim up to so many endpoints that have a delivery that is due; return the one that waited longest of each."""
+    """Claim up to ``most`` endpoints that have a delivery that is due; return the one that waited longest of each."""
     now = now or timezone.now()
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=now)
     rows = (

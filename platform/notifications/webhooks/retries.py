@@ -14,12 +14,12 @@ GIVEN_UP_AFTER = dt.timedelta(days=3)
 
 
 def delivery_seconds(attempts: int) -> float:
-    """Return how long a delivery waits after so many failed attempts: 10 s, doubled each time up to 6 hours, ± 20 %."""
+    """Return how long a delivery waits after ``attempts`` failed: 10 s, doubled each time up to 6 hours, ± 20 %."""
     return _spread(min(FIRST_SECONDS * 2 ** min(attempts - 1, 20), LONGEST_SECONDS))
 
 
 def pause_seconds(failures: int) -> float:
-    """Return how long an endpoint gets nothing after so many failures in a row: the same, up to 5 minutes."""
+    """Return how long an endpoint gets nothing after ``failures`` in a row: the same, up to 5 minutes."""
     return _spread(min(FIRST_SECONDS * 2 ** min(failures - 1, 20), LONGEST_PAUSE_SECONDS))
 
 
