@@ -7,27 +7,19 @@ from django.urls import URLPattern, path
 
 from portal.pages import audit, breakdown, mail, requests, savings, usage, webhooks
 from portal.pages.base import form_action
-from portal.pages.operator import (
-    alerts,
+from portal.pages.operator import alerts, fleet, fleet_file, models, nodes, retention, scraping, secrets, tenants
+from portal.pages.operator.billing import accounts as all_billing
+from portal.pages.operator.billing import (
     costs,
-    fleet,
-    fleet_file,
     invoices,
     issuers,
-    models,
     months,
-    nodes,
     payments,
     plans,
     prices,
     reconciliation,
     reservations,
-    retention,
-    scraping,
-    secrets,
-    tenants,
 )
-from portal.pages.operator import billing as all_billing
 from portal.pages.sign_in import SignInView
 from portal.pages.tenant import billing, cache, keys, limits, projects, savings_statements, statements
 from portal.pages.tenant import invoices as tenant_invoices

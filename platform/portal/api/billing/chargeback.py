@@ -21,7 +21,8 @@ from portal.access.principal import tenant_for
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, reject_unknown_fields, wants_csv
 from portal.formats import csv_export, query_params
-from portal.reporting import engine_costs, periods
+from portal.reporting import periods
+from portal.reporting.billing import engine_costs
 from tenants.models import Tenant
 
 _TENANT = OpenApiParameter("tenant", str, description="Slug or id. Default: every tenant.")

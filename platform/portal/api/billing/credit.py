@@ -33,7 +33,7 @@ from portal.api.openapi_parameters import (
 from portal.api.serializer_fields import IdField
 from portal.errors import BadQuery, NotPermitted
 from portal.formats import csv_export
-from portal.reporting import credit_csv
+from portal.reporting.billing import credit_csv
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant

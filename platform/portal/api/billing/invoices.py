@@ -40,7 +40,8 @@ from portal.api.openapi_parameters import (
     wants_csv,
 )
 from portal.formats import csv_export, invoice_download, query_params
-from portal.reporting import invoices_csv, periods
+from portal.reporting import periods
+from portal.reporting.billing import invoices_csv
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant

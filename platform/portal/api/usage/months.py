@@ -28,7 +28,8 @@ from portal.api.openapi_parameters import (
 )
 from portal.errors import NotPermitted
 from portal.formats import csv_export
-from portal.reporting import months_csv, periods
+from portal.reporting import periods
+from portal.reporting.billing import months_csv
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 

@@ -19,7 +19,7 @@ from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import query_params
 from portal.forms.base import PageForm
-from portal.forms.cost_centres import CostCentreForm
+from portal.forms.billing.cost_centres import CostCentreForm
 from portal.forms.policy import PolicyForm
 from portal.forms.retention import EraseForm
 from portal.forms.tenants import NewTenantForm, RegionsForm

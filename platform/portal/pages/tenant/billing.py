@@ -17,10 +17,10 @@ from billing.errors import BadCredit, CreditRefused
 from billing.models import CreditRequest
 from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
-from portal.forms.account import AccountForm
-from portal.forms.credit import CreditForm
+from portal.forms.billing.account import AccountForm
+from portal.forms.billing.credit import CreditForm
 from portal.pages.base import form_action, operator_page, page, show, submit
-from portal.reporting import credit_csv
+from portal.reporting.billing import credit_csv
 from tenants import error_text
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound, TenantError

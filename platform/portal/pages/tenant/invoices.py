@@ -19,7 +19,7 @@ from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.formats import invoice_download
 from portal.pages.base import page, show
-from portal.reporting import invoice_list
+from portal.reporting.billing import invoice_list
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId

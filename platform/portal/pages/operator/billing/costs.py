@@ -19,8 +19,9 @@ from billing.errors import GlCodeMissing, UsageDeleted
 from portal.access.principal import Principal
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, show
-from portal.pages.operator.months import MONTHS
-from portal.reporting import engine_costs, periods
+from portal.pages.operator.billing.months import MONTHS
+from portal.reporting import periods
+from portal.reporting.billing import engine_costs
 from tenants import error_text
 from tenants.errors import BadName, NotFound
 

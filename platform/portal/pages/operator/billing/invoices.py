@@ -25,7 +25,8 @@ from billing.reports.statements import Month
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
 from portal.pages.base import form_action, operator_page, show
-from portal.reporting import invoice_list, periods
+from portal.reporting import periods
+from portal.reporting.billing import invoice_list
 from tenants.errors import NotFound
 
 #: How many months the picker offers.

@@ -12,7 +12,7 @@ from billing.errors import BadIssuer
 from billing.invoices import issuers
 from billing.models import Issuer
 from portal.access.principal import Principal
-from portal.forms.issuer import IssuerForm
+from portal.forms.billing.issuer import IssuerForm
 from portal.pages.base import operator_page, show
 
 

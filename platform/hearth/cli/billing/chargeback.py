@@ -78,7 +78,7 @@ def show_costs(month_name: tuple[int, int], as_csv: bool) -> None:
     """Show what each deployment cost in MONTH, as YYYY-MM, of UTC: hours of slots, and for a million tokens."""
     with _reading():
         from billing.chargeback import costs
-        from portal.reporting import engine_costs
+        from portal.reporting.billing import engine_costs
 
         _show(costs.costs_csv(engine_costs.read(*month_name)), as_csv, "No replica had a slot in that month.")
 
@@ -90,7 +90,7 @@ def show_margin(month_name: tuple[int, int], as_csv: bool) -> None:
     """Show revenue minus the share of what engines cost, by tenant and model, in MONTH, as YYYY-MM, of UTC."""
     with _reading():
         from billing.chargeback import costs
-        from portal.reporting import engine_costs
+        from portal.reporting.billing import engine_costs
 
         _show(costs.margin_csv(engine_costs.read(*month_name)), as_csv, "Nothing was used in that month.")
 
