@@ -120,6 +120,13 @@ INVOICE_VOIDED = EventType(
     fields=_OF_INVOICES,
     mail_roles=(OWNER, BILLING),
 )
+PAYMENT_FAILED = EventType(
+    name="hearth.payment.failed.v1",
+    about="A payment of an invoice failed, such as a card that was declined.",
+    fields=_OF_INVOICES | {"reference": "The attempt's own id.", "reason": "Why it failed."},
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
 KEY_EXPIRY_ANNOUNCED = EventType(
     name="hearth.key_expiry.announced.v1",
     about="An API key expires within 7 days, and again within one day.",
@@ -188,6 +195,7 @@ EVENT_TYPES: tuple[EventType, ...] = (
     INVOICE_PAID,
     INVOICE_OVERDUE,
     INVOICE_VOIDED,
+    PAYMENT_FAILED,
     KEY_EXPIRY_ANNOUNCED,
     ALERT_RAISED,
     ALERT_RESOLVED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from billing.models import Invoice
 from billing.pricing.amounts import PICO_PER_CENT, units
 from notifications import outbox
@@ -9,8 +11,8 @@ from notifications.event_types import EventType
 from tenants.models import Tenant
 
 
-def announce(event_type: EventType, invoice: Invoice) -> None:
-    """Write the event, once for each invoice."""
+def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: Any) -> None:
+    """Write the event, once for each invoice; with ``of``, once for each thing of it. ``more``: further fields."""
     outbox.emit(
         event_type,
         tenant=Tenant.objects.get(id=invoice.tenant_id),
@@ -24,8 +26,9 @@ def announce(event_type: EventType, invoice: Invoice) -> None:
             "due": _amount(invoice.total_cents - invoice.applied_cents),
             "issued_on": invoice.issued_on.isoformat(),
             "due_on": invoice.due_on.isoformat(),
+            **more,
         },
-        dedupe_key=str(invoice.id),
+        dedupe_key=f"{invoice.id} {of}".strip(),
     )
 
 

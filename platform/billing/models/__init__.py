@@ -26,7 +26,7 @@ from billing.models.books import (
 from billing.models.chargeback import GlCode, MonthProjectLine
 from billing.models.credits import CreditEntry, CreditRequest
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
-from billing.models.payments import BankAssignment, BankLine
+from billing.models.payments import BankAssignment, BankLine, PaymentFailure
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "MonthLine",
     "MonthProjectLine",
     "MonthTermsLine",
+    "PaymentFailure",
     "Plan",
     "PlanVersion",
     "PriceBook",

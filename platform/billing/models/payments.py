@@ -1,6 +1,6 @@
-"""Lines of imported bank statements, and which payments of invoices they became.
+"""Lines of imported bank statements, which payments of invoices they became, and payments that failed.
 
-No tenant reads these tables: until an operator assigns it, nobody knows whose a line is.
+No tenant reads lines: until an operator assigns it, nobody knows whose a line is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from billing.models.invoices import InvoicePayment
+from billing.models.invoices import Invoice, InvoicePayment
 from tenants.ids import new_id
 
 LONGEST_ACCOUNT = 64
@@ -92,3 +92,23 @@ class BankAssignment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.payment_id} of {self.line_id}"
+
+
+class PaymentFailure(models.Model):
+    """A payment of an invoice that failed, such as a card that was declined. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="payment_failures")
+    #: The attempt's own id, once for each invoice: the same failure is not noted twice.
+    reference = models.CharField(max_length=LONGEST_REFERENCE)
+    reason = models.CharField(max_length=LONGEST_REASON)
+    #: Where the invoice's issuer is.
+    failed_on = models.DateField()
+    recorded_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("invoice", "reference"), name="payment_failure_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.reference} for {self.invoice_id}"

@@ -63,6 +63,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_monthline",
             "billing_monthprojectline",
             "billing_monthtermsline",
+            "billing_paymentfailure",
             "billing_plan",
             "billing_priceversion",
             "reserved_capacity_reservedhour",

@@ -38,6 +38,7 @@ from billing.models import (
     MonthLine,
     MonthProjectLine,
     MonthTermsLine,
+    PaymentFailure,
     Plan,
     PlanVersion,
     PriceBook,
@@ -361,6 +362,13 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         paid_on=date(2030, 1, 1),
         reference="Wire",
         recorded_by="ada",
+    ),
+    "billing_paymentfailure": lambda customer: PaymentFailure.objects.create(
+        invoice=invoice(customer),
+        tenant_id=customer.tenant.id,
+        reference="ch_1",
+        reason="The card was declined.",
+        failed_on=date(2030, 1, 1),
     ),
     "billing_lateposting": lambda customer: LatePosting.objects.create(
         transaction=LedgerTransaction.objects.create(
