@@ -32,10 +32,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from django.conf import settings
 
 from tenants.errors import KeyRefused
 
 Headers = list[tuple[bytes, bytes]]
+
+#: Where the portal serves a page about each error code.
+DOCUMENTATION = "/docs/errors/"
 
 
 @dataclass(eq=False)
@@ -52,10 +56,11 @@ class GatewayError(Exception):
     closes: bool = False
 
     def body(self) -> bytes:
-        """Return OpenAI's error envelope."""
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-        )
+        """Return OpenAI's error envelope, with the page that explains the code if the portal's address is known."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        if settings.PORTAL_URL:
+            error["doc_url"] = f"{settings.PORTAL_URL}{DOCUMENTATION}{self.code}"
+        return orjson.dumps({"error": error})
 
     def event(self) -> bytes:
         """Return the envelope as a server-sent event, for a stream that has begun."""

@@ -114,6 +114,16 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _origin(url: str) -> str:
+    """Return the address without a slash at its end. Raises ValueError if it has a path; empty means none."""
+    if not url:
+        return url
+    parts = urlsplit(_http_url(url))
+    if parts.path.strip("/") or parts.query or parts.fragment or parts.username:
+        raise ValueError("scheme, host and port, such as https://portal.example.com")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def _email_url(url: str) -> str:
     """Return the URL. Raises ValueError if it is not one of a server for e-mails; empty means none."""
     if url:
@@ -127,6 +137,7 @@ Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 OtlpUrl = Annotated[str, AfterValidator(_http_url)]
+Origin = Annotated[str, AfterValidator(_origin)]
 EmailUrl = Annotated[str, AfterValidator(_email_url)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
@@ -417,9 +428,21 @@ class NotificationSettings(_Settings):
     )
 
 
-class BrowserSettings(_Settings):
-    """Which web pages may call the gateway from a browser."""
+class AddressSettings(_Settings):
+    """Under which addresses clients and people reach Hearth, and which web pages may call the gateway."""
 
+    api_url: Origin = Field(
+        default="",
+        description="Address of the gateway as clients reach it, such as `https://api.example.com`: pages, examples "
+        "and the OpenAPI document show it. Empty: the host name under which the portal was opened, with the gateway's "
+        "port.",
+    )
+    portal_url: Origin = Field(
+        default="",
+        description="Address of the portal as people reach it, such as `https://portal.example.com`: links in e-mails "
+        "and in errors (`doc_url`) begin with it. Empty: on a loopback HEARTH_HOST the portal's port there; elsewhere "
+        "there are no such links, because no process can know the name.",
+    )
     cors_origins: Names = Field(
         default=(),
         description="Origins (scheme, host and port) of web pages whose scripts may call /v1, comma separated; `*`: "
@@ -468,7 +491,7 @@ class Environment(
     ServerSettings,
     RequestSettings,
     NotificationSettings,
-    BrowserSettings,
+    AddressSettings,
     TraceSettings,
     PortalSettings,
 ):
@@ -482,7 +505,7 @@ GROUPS: tuple[type[_Settings], ...] = (
     ServerSettings,
     RequestSettings,
     NotificationSettings,
-    BrowserSettings,
+    AddressSettings,
     TraceSettings,
     PortalSettings,
 )

@@ -11,6 +11,9 @@ from hearth.paths import sockets_dir
 from hearth.secrets import DatabasePasswords
 from tenants.database import address
 
+#: Values of HEARTH_HOST at which the portal answers on this machine alone, under that same name.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 BACKEND = "tenants.database.backend"
 
 #: When libpq gives up a silent server; by default that takes hours, and a gateway that waits on a dead connection
@@ -32,6 +35,16 @@ NODE_REDIS_RULES = (
     "~hearth.celery.* resetchannels &hearth.celery./0.celery.pidbox -@all +@read +@write +@connection +@transaction "
     "+@pubsub -@scripting +eval +evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
 )
+
+
+def portal_url(environment: Environment) -> str:
+    """Return the portal's address for links that leave this process; empty if nobody set it and it cannot be known."""
+    if environment.portal_url:
+        return environment.portal_url
+    host = environment.host
+    if host not in _LOOPBACK:
+        return ""
+    return f"http://{f'[{host}]' if ':' in host else host}:{environment.port + 1}"
 
 
 def django_database(url: str, *, role: str = "", kept_seconds: int = 0) -> dict[str, Any]:

@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "tenants",
     "catalogue",
     "notifications",
@@ -148,6 +149,13 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Multi-tenant LLM inference: the inference API under /v1 and the management API under /api/v1.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {
+        "persistAuthorization": False,
+        "docExpansion": "none",
+        "filter": True,
+        "validatorUrl": None,
+    },
 }
 
 # Celery reads these through ``namespace="CELERY"``.
@@ -190,6 +198,9 @@ EMAIL_SUBJECT_PREFIX = ""
 DEFAULT_FROM_EMAIL = ENVIRONMENT.email_from
 MEDIA_DOMAINS = ENVIRONMENT.media_domains
 CORS_ORIGINS = ENVIRONMENT.cors_origins
+API_URL = ENVIRONMENT.api_url
+PORTAL_URL = service_urls.portal_url(ENVIRONMENT)
+TENANT_DOCUMENTATION = ROOT / "docs" / "tenants"
 #: Empty: no request is traced.
 TRACES_URL = "" if ENVIRONMENT.traces_exporter == "none" else f"{ENVIRONMENT.otlp_endpoint.rstrip('/')}/v1/traces"
 TRACES_RATIO = ENVIRONMENT.traces_sampler_arg

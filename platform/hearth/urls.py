@@ -19,5 +19,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/organization/", include(api_urls.organization)),
     path("v1/", include("gateway.urls")),
     path("portal/", include("portal.urls")),
+    path("docs/", include("portal.pages.documentation")),
     path("api/v1/", include("portal.api.urls")),
 ]

@@ -136,9 +136,16 @@ def test_files_of_deleted_days_go_to_a_folder_of_the_machine_if_one_is_named(
 def test_no_password_has_a_default(path: Path) -> None:
     secret = [found for found in INTERPOLATION.findall(path.read_text()) if "PASSWORD" in found[1] or "URL" in found[1]]
     assert secret
-    # without its password the Redis user of nodes is off, without these addresses a node brings its own, and without
-    # the last no e-mail is sent
-    optional = {"HEARTH_NODE_REDIS_PASSWORD", "HEARTH_NODE_DATABASE_URL", "HEARTH_NODE_REDIS_URL", "HEARTH_EMAIL_URL"}
+    # without its password the Redis user of nodes is off, without these addresses a node brings its own, no e-mail is
+    # sent, and pages show the host name under which they were opened
+    optional = {
+        "HEARTH_NODE_REDIS_PASSWORD",
+        "HEARTH_NODE_DATABASE_URL",
+        "HEARTH_NODE_REDIS_URL",
+        "HEARTH_EMAIL_URL",
+        "HEARTH_API_URL",
+        "HEARTH_PORTAL_URL",
+    }
     assert {kind for _, name, kind, _ in secret if name not in optional} == {"?"}
     assert {default for _, name, _, default in secret if name in optional} <= {""}
 

@@ -60,7 +60,7 @@ def test_a_bad_request_is_told_what_was_wrong(
     assert (answer.status, answer.json()["error"]["code"]) == (status, code)
     if param is not None:
         assert answer.json()["error"]["param"] == param
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code", "doc_url"}
 
 
 def test_bad_requests_cost_nothing(instance: Instance, front: Instance) -> None:

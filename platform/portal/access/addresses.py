@@ -11,7 +11,9 @@ from tenants import networks
 
 
 def api_base(request: HttpRequest) -> str:
-    """Return the base URL of the inference API: the request's own host name with the gateway's port."""
+    """Return the base URL of the inference API: as set, else the request's own host name with the gateway's port."""
+    if settings.API_URL:
+        return f"{settings.API_URL}/v1"
     name, _ = split_domain_port(request.get_host())
     return f"{request.scheme}://{name}:{settings.GATEWAY_PORT}/v1"
 

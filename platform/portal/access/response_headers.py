@@ -46,16 +46,20 @@ def _with_headers(request: HttpRequest, response: HttpResponseBase) -> HttpRespo
         return response
     is_page = response.headers.get("Content-Type", "").startswith("text/html")
     # an invoice has a stricter one of its own, with the styles that are in it
-    response.headers.setdefault("Content-Security-Policy", _page_policy(request) if is_page else OTHER_POLICY)
+    response.headers.setdefault("Content-Security-Policy", page_policy(request) if is_page else OTHER_POLICY)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Referrer-Policy"] = "same-origin"
     return response
 
 
-def _page_policy(request: HttpRequest) -> str:
-    """Return a page's policy. For some browsers 'self' does not include the live updates, so their host is named."""
+def page_policy(request: HttpRequest, *, calls: str = "") -> str:
+    """Return a page's policy. For some browsers 'self' does not include the live updates, so their host is named.
+
+    ``calls`` is a further origin that the page's scripts may call.
+    """
+    calls = f" {calls}" if calls else ""
     try:
         host = request.get_host()
     except DisallowedHost:  # the error page, which has no live updates
-        return PAGE_POLICY.format(live="")
-    return PAGE_POLICY.format(live=f" {'wss' if request.is_secure() else 'ws'}://{host}")
+        return PAGE_POLICY.format(live=calls)
+    return PAGE_POLICY.format(live=f" {'wss' if request.is_secure() else 'ws'}://{host}{calls}")

@@ -45,6 +45,8 @@ PAGES = (
     "e-mails/",
     "webhooks/",
     "retention/",
+    "../docs/",
+    "../docs/errors/",
     TENANT,
     "usage/",
     f"{TENANT}usage/",

@@ -62,7 +62,7 @@ def _post(
         "post": {
             "operationId": operation,
             "summary": summary,
-            "tags": ["v1"],
+            "tags": ["inference"],
             "security": [{"bearer": []}],
             "parameters": _REQUEST_HEADERS,
             "requestBody": {"required": True, "content": _json(request)},
@@ -81,7 +81,7 @@ def _get(operation: str, summary: str, response: str, *named: dict[str, Any], wa
         "get": {
             "operationId": operation,
             "summary": summary,
-            "tags": ["v1"],
+            "tags": ["inference"],
             "security": [{"bearer": []}],
             "parameters": list(named),
             "responses": {

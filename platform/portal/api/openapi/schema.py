@@ -70,9 +70,10 @@ class DocumentView(SpectacularJSONAPIView):
 def add_inference(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
     """Add the paths of ``/v1``, which the gateway serves, servers and summaries. Returns ``result`` itself."""
     here, gateway = _servers(request)
-    for item in result["paths"].values():
+    for path, item in result["paths"].items():
         for operation in item.values():
             operation.setdefault("summary", _summary(operation["operationId"]))
+            operation["tags"] = [_group(path)]
     result["paths"] |= {
         path: {method: {**operation, "servers": gateway} for method, operation in item.items()}
         for path, item in PATHS.items()
@@ -87,17 +88,25 @@ def _summary(operation: str) -> str:
     return operation.replace("_", " ").capitalize()
 
 
+def _group(path: str) -> str:
+    """Return what readers of the reference find an operation under: ``tenants: keys`` for those of a tenant's keys."""
+    parts = [part for part in path.removeprefix("/api/v1/").split("/") if not part.startswith("{")]
+    nested = parts[:1] == ["tenants"] and len(parts) > 1
+    return f"tenants: {parts[1]}" if nested else parts[0]
+
+
 def _servers(request: Any) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Return the addresses of the management API and of the gateway, as the request reaches the first.
 
-    Behind a proxy both have one address; otherwise the gateway's port is the one before the portal's.
+    Unless HEARTH_API_URL says otherwise, behind a proxy both have one address, and without one the gateway's port is
+    the one before the portal's.
     """
     host = request.get_host() if request is not None else f"127.0.0.1:{settings.GATEWAY_PORT + 1}"
     scheme = "https" if request is not None and request.is_secure() else "http"
     name, colon, port = host.rpartition(":")
     direct = bool(colon) and port == str(settings.GATEWAY_PORT + 1)
-    gateway = f"{name}:{settings.GATEWAY_PORT}" if direct else host
+    gateway = f"{scheme}://{f'{name}:{settings.GATEWAY_PORT}' if direct else host}"
     return (
         [{"url": f"{scheme}://{host}", "description": "Management API"}],
-        [{"url": f"{scheme}://{gateway}", "description": "Inference API"}],
+        [{"url": settings.API_URL or gateway, "description": "Inference API"}],
     )
