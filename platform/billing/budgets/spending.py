@@ -114,16 +114,32 @@ def may_be_counted() -> bool:
 def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
     """Return the budgets in force of these tenants, or of all, in order of id, then their prepaid balances."""
     ids = None if tenant_ids is None else set(tenant_ids)
-    rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
-    if ids is not None:
-        rows = rows.filter(tenant_id__in=ids)
-    return [*resolve_all(list(rows)), *prepaid_balances(ids)]
+    return [*_in_force(ids), *prepaid_balances(ids)]
 
 
 def prepaid_balances(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
     """Return the balances of these tenants, or of all, that are prepaid, as budgets."""
     tenants = prepaid.tenants(tenant_ids)
-    limits = prepaid.limits(tenant.id for tenant in tenants) if tenants else {}
+    return _balances(tenants, prepaid.limits(tenant.id for tenant in tenants) if tenants else {})
+
+
+def _counting(tenant_ids: set[UUID]) -> list[ActiveBudget]:
+    """Return what counts the charges of these tenants: as active_budgets, but balances have no limit.
+
+    A limit is a sum over the tenant's ledger, which is not for each batch.
+    """
+    tenants = prepaid.tenants(tenant_ids)
+    return [*_in_force(tenant_ids), *_balances(tenants, dict.fromkeys((tenant.id for tenant in tenants), 0))]
+
+
+def _in_force(tenant_ids: set[UUID] | None) -> list[ActiveBudget]:
+    rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
+    if tenant_ids is not None:
+        rows = rows.filter(tenant_id__in=tenant_ids)
+    return resolve_all(list(rows))
+
+
+def _balances(tenants: Sequence[Tenant], limits: Mapping[UUID, int]) -> list[ActiveBudget]:
     return [
         ActiveBudget(
             id=tenant.prepaid_counter_id,
@@ -181,7 +197,7 @@ def add(buckets: Buckets) -> None:
     if not charged:
         return
     of_tenant: dict[UUID, list[ActiveBudget]] = {}
-    for each in active_budgets({bucket.tenant_id for bucket, _ in charged}):
+    for each in _counting({bucket.tenant_id for bucket, _ in charged}):
         of_tenant.setdefault(each.tenant_id, []).append(each)
     sums: dict[tuple[UUID, int], int] = {}
     for bucket, pico in charged:

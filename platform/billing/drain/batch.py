@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from billing.budgets import spending
 from billing.ledger import boot_usage, bulk_insert, ledger, rollups
-from billing.ledger.usage_rows import COLUMNS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
+from billing.ledger.usage_rows import COLUMNS, DEFAULTS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
 from billing.pricing.rating import Price
@@ -30,7 +30,9 @@ _CHARGED = ("price_version_id", "currency", "amount_pico", "saved_prediction_pic
 _INSERT = f"""
     WITH new AS (
         INSERT INTO billing_usagerecord ({", ".join(COLUMNS)})
-        SELECT {", ".join(COLUMNS)} FROM json_populate_recordset(NULL::billing_usagerecord, %s)
+        SELECT {", ".join(COLUMNS)} FROM json_populate_recordset(
+            json_populate_record(NULL::billing_usagerecord, '{msgspec.json.encode(DEFAULTS).decode()}'), %s
+        )
         ON CONFLICT (id) DO NOTHING RETURNING id
     ) SELECT count(*), CASE WHEN count(*) < %s THEN array_agg(id) END FROM new
 """

@@ -8,7 +8,7 @@ last bucket. Pure.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ RATIO = 1.1
 FIRST_MS = 0.1
 #: Buckets of one kind of time. TPOT's numbers follow those of TTFT.
 BUCKETS = 200
-_LOG_RATIO = math.log(RATIO)
+#: Lower edges of all buckets but the first.
+_EDGES = tuple(FIRST_MS * math.pow(RATIO, number) for number in range(1, BUCKETS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +38,19 @@ class Latency:
     tpot: Percentiles
 
 
-def of_times(times: Iterable[tuple[float | None, float | None]]) -> Counter[int]:
-    """Return the histogram of requests with these TTFT and TPOT, in milliseconds; None: it has none."""
-    found: Counter[int] = Counter()
-    for ttft_ms, tpot_ms in times:
-        if ttft_ms is not None:
-            found[_bucket(ttft_ms)] += 1
-        if tpot_ms is not None:
-            found[BUCKETS + _bucket(tpot_ms)] += 1
+def of_times(ttft_ms: Iterable[float | None], tpot_ms: Iterable[float | None]) -> dict[int, int]:
+    """Return the histogram of requests with these times, in milliseconds; None: the request has no such time."""
+    numbers = [bisect_right(_EDGES, ms) for ms in ttft_ms if ms is not None]
+    numbers += [BUCKETS + bisect_right(_EDGES, ms) for ms in tpot_ms if ms is not None]
+    found: dict[int, int] = {}
+    for number in numbers:
+        found[number] = found.get(number, 0) + 1
     return found
 
 
 def latency(histogram: Mapping[int, int]) -> Latency:
     """Return the percentiles of a histogram."""
     return Latency(ttft=_percentiles(histogram, 0), tpot=_percentiles(histogram, BUCKETS))
-
-
-def _bucket(ms: float) -> int:
-    if not ms > FIRST_MS:
-        return 0
-    return int(min(math.log(ms / FIRST_MS) / _LOG_RATIO, BUCKETS - 1))
 
 
 def _percentiles(histogram: Mapping[int, int], first: int) -> Percentiles:

@@ -5,11 +5,12 @@ Canaries, retries and pre-warming have usage rows but appear in no roll-up and n
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 import msgspec
@@ -67,6 +68,8 @@ class Sums:
         return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
+#: As JSON's encoder writes it.
+LARGEST_INTEGER = 2**63 - 1
 #: The columns that sum, in order.
 SUMS = tuple(each.name for each in fields(Sums))
 ERROR_STATES = frozenset({"engine_error", "interrupted"})
@@ -76,24 +79,43 @@ _KEYS = Bucket._fields
 _HISTOGRAM = ("latency_buckets", "latency_counts")
 _COLUMNS = ", ".join((*_KEYS, *SUMS, *_HISTOGRAM))
 #: A row of the table, encoded as JSON. With traffic of 400 tenants nearly every request produces one.
-_Document = msgspec.defstruct("_Document", (*_KEYS, *SUMS, *_HISTOGRAM))
+_Document = msgspec.defstruct(
+    "_Document",
+    (*_KEYS, *((name, Any, 0) for name in SUMS), *((name, str, "{}") for name in _HISTOGRAM)),
+    omit_defaults=True,
+)
+#: What JSON leaves out.
+_NOTHING = json.dumps(dict.fromkeys(SUMS, 0) | dict.fromkeys(_HISTOGRAM, "{}"))
+#: Histograms are appended up to so many buckets in all, in which a number may be repeated, and merged beyond.
+APPENDED_BUCKETS = 128
+
+
+def _merged(aggregate: str) -> str:
+    """Return SQL for a column of the old and the new histogram of a roll-up: appended, or merged by ``aggregate``."""
+    column = _HISTOGRAM[0] if aggregate == "number" else _HISTOGRAM[1]
+    return f"""{column} = CASE
+        WHEN EXCLUDED.latency_buckets = '{{}}' THEN billing_usagerollup.{column}
+        WHEN cardinality(billing_usagerollup.latency_buckets) + cardinality(EXCLUDED.latency_buckets)
+            <= {APPENDED_BUCKETS} THEN billing_usagerollup.{column} || EXCLUDED.{column}
+        ELSE (
+            SELECT array_agg({aggregate} ORDER BY number) FROM (
+                SELECT number, sum(requests)::integer AS requests FROM unnest(
+                    billing_usagerollup.latency_buckets || EXCLUDED.latency_buckets,
+                    billing_usagerollup.latency_counts || EXCLUDED.latency_counts
+                ) AS both_of_them(number, requests) GROUP BY number
+            ) AS merged
+        ) END"""
+
+
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
-    SELECT {_COLUMNS} FROM json_populate_recordset(NULL::billing_usagerollup, %s)
+    SELECT {_COLUMNS} FROM json_populate_recordset(
+        json_populate_record(NULL::billing_usagerollup, '{_NOTHING}'), %s
+    )
     ON CONFLICT ({", ".join(_KEYS)}) DO UPDATE
     SET {", ".join(f"{name} = billing_usagerollup.{name} + EXCLUDED.{name}" for name in SUMS)},
-        ({", ".join(_HISTOGRAM)}) = (
-            SELECT coalesce(array_agg(number ORDER BY number), '{{}}'),
-                coalesce(array_agg(requests ORDER BY number), '{{}}')
-            FROM (
-                SELECT number, sum(requests)::integer AS requests
-                FROM (
-                    SELECT * FROM unnest(billing_usagerollup.latency_buckets, billing_usagerollup.latency_counts)
-                    UNION ALL SELECT * FROM unnest(EXCLUDED.latency_buckets, EXCLUDED.latency_counts)
-                ) AS both_of_them(number, requests)
-                GROUP BY number
-            ) AS merged
-        )
+        {_merged("number")},
+        {_merged("requests")}
 """
 _ADD_BYPASSES = """
     INSERT INTO billing_bypassrollup (starts_at, tenant_id, reason, requests)
@@ -105,7 +127,7 @@ _ADD_BYPASSES = """
 
 def add(buckets: Buckets) -> None:
     """Add new rows to their buckets."""
-    _upsert(buckets, _figures, _times)
+    _upsert(buckets, _figures, _histogram)
     counts: Counter[tuple[datetime, UUID, str]] = Counter()
     for bucket, rows in buckets:
         for reason, requests in Counter(row.cache_reason for row in rows if _bypassed(row)).items():
@@ -115,7 +137,7 @@ def add(buckets: Buckets) -> None:
 
 def add_money(buckets: Buckets) -> None:
     """Add only the money of these rows to their buckets: the rows were counted before they had a price."""
-    _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row), lambda row: (None, None))
+    _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row), lambda _: {})
 
 
 def is_error(state: str, http_status: int) -> bool:
@@ -131,18 +153,30 @@ def is_refused(state: str, http_status: int) -> bool:
 def _upsert(
     buckets: Buckets,
     figures: Callable[[UsageRow], tuple[int, ...]],
-    times: Callable[[UsageRow], tuple[float | None, float | None]],
+    histogram: Callable[[Sequence[UsageRow]], Mapping[int, int]],
 ) -> None:
     """Sum the rows of each bucket and write it once."""
     if not buckets:
         return
-    # Numbers as text: money may exceed the integers that JSON encoders write.
     documents = []
     for bucket, rows in buckets:
-        sums = map(str, map(sum, zip(*map(figures, rows), strict=True)))
-        histogram = latency_buckets.of_times(map(times, rows))
-        documents.append(_Document(*bucket, *sums, list(histogram), list(histogram.values())))
+        *sums, first, second, third = (
+            map(sum, zip(*map(figures, rows), strict=True)) if len(rows) > 1 else figures(rows[0])
+        )
+        counts = histogram(rows)
+        money = _number(first), _number(second), _number(third)
+        documents.append(_Document(*bucket, *sums, *money, _array(counts), _array(counts.values())))
     bulk_insert.execute(_ADD, documents)
+
+
+def _number(number: int) -> int | str:
+    """Return a number as JSON may have it: money may exceed the integers that the encoder writes."""
+    return number if -LARGEST_INTEGER <= number <= LARGEST_INTEGER else str(number)
+
+
+def _array(numbers: Collection[int]) -> str:
+    """Return an array as PostgreSQL writes it, which it reads faster than one of JSON."""
+    return f"{{{','.join(map(str, numbers))}}}" if numbers else "{}"
 
 
 def _add_bypasses(counts: Mapping[tuple[datetime, UUID, str], int]) -> None:
@@ -189,9 +223,10 @@ def _figures(row: UsageRow) -> tuple[int, ...]:
     )
 
 
-def _times(row: UsageRow) -> tuple[float | None, float | None]:
-    """Return the TTFT and the TPOT of a row, which a refused request has not."""
-    return (None, None) if row.refusals else (row.ttft_ms, row.tpot_ms)
+def _histogram(rows: Sequence[UsageRow]) -> dict[int, int]:
+    """Return the histogram of these rows. A refused request has no times."""
+    ran = [row for row in rows if not row.refusals]
+    return latency_buckets.of_times([row.ttft_ms for row in ran], [row.tpot_ms for row in ran])
 
 
 def _avoided(row: UsageRow) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
+from sys import intern
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -35,10 +36,11 @@ class Shown:
     in_csv: bool = True
 
 
-class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One row; the fields are the table's columns, in the API's order. ``amount_pico`` None is unrated.
 
-    The only description of these columns besides the model: SQL, API and CSV exports are derived from it.
+    The only description of these columns besides the model: SQL, API and CSV exports are derived from it. JSON leaves
+    out what has its default.
     """
 
     id: UUID
@@ -166,6 +168,12 @@ def _column(name: str, annotation: Any) -> Column:
 
 
 COLUMNS = UsageRow.__struct_fields__
+#: What JSON leaves out.
+DEFAULTS = {
+    each.name: each.default if each.default is not msgspec.NODEFAULT else {}
+    for each in msgspec.structs.fields(UsageRow)
+    if not each.required
+}
 SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, include_extras=True).items())
 #: The integer of an id: hashing and comparing UUIDs themselves takes ten times as long.
 NUMBER = attrgetter("int")
@@ -258,8 +266,8 @@ def finished(start: Start, end: End) -> UsageRow:
         http_status=end.http_status,
         stream=start.stream,
         cache_result=end.cache_result,
-        cache_reason=_text("cache_reason", end.cache_reason),
-        route_reason=_text("route_reason", end.route_reason),
+        cache_reason=_text("cache_reason", end.cache_reason) if end.cache_reason else "",
+        route_reason=_text("route_reason", end.route_reason) if end.route_reason else "",
         prompt_tokens=end.prompt_tokens,
         cached_prompt_tokens=end.cached_prompt_tokens,
         completion_tokens=end.completion_tokens,
@@ -271,16 +279,16 @@ def finished(start: Start, end: End) -> UsageRow:
         source_id=end.source_id or start.retry_of,
         ttft_ms=end.ttft_ms,
         duration_ms=end.duration_ms,
-        client_request_id=_text("client_request_id", start.client_request_id),
-        error_code=_text("error_code", end.error_code),
-        error_message=_text("error_message", end.error_message),
+        client_request_id=_text("client_request_id", start.client_request_id) if start.client_request_id else "",
+        error_code=_text("error_code", end.error_code) if end.error_code else "",
+        error_message=_text("error_message", end.error_message) if end.error_message else "",
         refusals=end.refusals,
         predicted_cached_tokens=end.predicted_cached_tokens,
         nearest_warm_tokens=end.nearest_warm_tokens,
         diverged_message=end.diverged_message,
         queue_ms=end.queue_ms,
-        routing_split=_text("routing_split", end.routing_split),
-        finish_reason=_text("finish_reason", end.finish_reason),
+        routing_split=_text("routing_split", end.routing_split) if end.routing_split else "",
+        finish_reason=_text("finish_reason", end.finish_reason) if end.finish_reason else "",
         tpot_ms=_tpot_ms(start, end),
         traced=end.traced,
         cache_write_tokens=end.cache_write_tokens,
@@ -288,8 +296,8 @@ def finished(start: Start, end: End) -> UsageRow:
         reported_prompt_tokens=end.reported_prompt_tokens,
         reported_completion_tokens=end.reported_completion_tokens,
         replica_generation=start.replica_generation if end.replica_id is not None else 0,
-        sequences=min(start.sequences, _MOST_SEQUENCES),
-        prompt_copies=min(start.prompt_copies, _MOST_SEQUENCES),
+        sequences=1 if start.sequences == 1 else min(start.sequences, _MOST_SEQUENCES),
+        prompt_copies=1 if start.prompt_copies == 1 else min(start.prompt_copies, _MOST_SEQUENCES),
         priority=_text("priority", start.priority),
         tags=_tags(start.tags) if start.tags else {},
     )
@@ -373,7 +381,7 @@ def rated(row: UsageRow, price: Price | None) -> UsageRow:
 @lru_cache(maxsize=4096)
 def _text(column: str, value: str) -> str:
     """Fit a value that a client may have chosen into its column: PostgreSQL rejects NUL and too long text."""
-    return value.replace("\0", "")[: _LENGTHS[column]]
+    return intern(value.replace("\0", "")[: _LENGTHS[column]])  # so that JSON leaves out defaults
 
 
 def _tags(sent: dict[str, str]) -> dict[str, str]:

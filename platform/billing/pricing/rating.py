@@ -57,6 +57,7 @@ from billing.pricing.classes import LIST_PRICE_BP, PARENTS, WITHOUT_ENGINE, Line
 
 #: States in which the platform failed: free until the first token.
 FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
+_WITH_MULTIPLIER = frozenset({"low", "high"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,9 @@ class Rates:
 
         Those of hits and coalesced responses, which wait for no replica, stay.
         """
-        multiplier_bp = {"low": self.low_priority_bp, "high": self.high_priority_bp}.get(priority, LIST_PRICE_BP)
+        if priority not in _WITH_MULTIPLIER:
+            return self
+        multiplier_bp = self.low_priority_bp if priority == "low" else self.high_priority_bp
         return self if multiplier_bp == LIST_PRICE_BP else _multiplied(self, multiplier_bp)
 
     def of(self, token_class: LineClass) -> int:
@@ -154,14 +157,19 @@ def rate(usage: Metered, rates: Rates) -> Charge:
         return Charge(amount_pico=rates.coalesced_pico) if sent else FREE
     if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0 and not _overran(usage):
         return FREE
-    is_paid = usage.prompt_tokens or usage.cached_prompt_tokens or usage.completion_tokens
-    return Charge(
-        amount_pico=(usage.prompt_tokens - usage.cache_write_tokens) * rates.prompt_pico
-        + usage.cache_write_tokens * rates.of("cache_write")
+    amount_pico = (
+        usage.prompt_tokens * rates.prompt_pico
         + usage.cached_prompt_tokens * rates.cached_prompt_pico
-        + (usage.completion_tokens - usage.reasoning_tokens) * rates.completion_pico
-        + usage.reasoning_tokens * rates.of("reasoning")
-        + (rates.request_pico if is_paid else 0),
+        + usage.completion_tokens * rates.completion_pico
+    )
+    if usage.cache_write_tokens:
+        amount_pico += usage.cache_write_tokens * (rates.of("cache_write") - rates.prompt_pico)
+    if usage.reasoning_tokens:
+        amount_pico += usage.reasoning_tokens * (rates.of("reasoning") - rates.completion_pico)
+    if usage.prompt_tokens or usage.cached_prompt_tokens or usage.completion_tokens:
+        amount_pico += rates.request_pico
+    return Charge(
+        amount_pico=amount_pico,
         saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
     )
 
