@@ -14,6 +14,7 @@ from django.conf import settings
 from billing.errors import WalError
 from gateway import metrics
 from gateway.bodies.memory import BodyShare
+from gateway.cors import CrossOrigin
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Headers, Unavailable
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import endpoint_for_errors
@@ -117,8 +118,10 @@ class GatewayApp:
         max_body_bytes: int,
         body_timeout_seconds: float,
         send_timeout_seconds: float,
+        cross_origin: CrossOrigin | None = None,
     ) -> None:
         self._pipeline = pipeline
+        self._cross_origin = cross_origin or CrossOrigin()
         self._send_timeout_seconds = send_timeout_seconds
         self._max_body_bytes = max_body_bytes
         self._body_timeout_seconds = body_timeout_seconds
@@ -132,7 +135,11 @@ class GatewayApp:
         body = Body(receive)
         self.in_flight += 1
         try:
-            await self._answer(scope, head, body, interrupt, send)
+            answering: Send | None = send
+            if "origin" in head.headers:  # from a browser
+                answering = await self._cross_origin.answer(head.method, head.headers, send)
+            if answering is not None:
+                await self._answer(scope, head, body, interrupt, answering)
         finally:
             self.in_flight -= 1
             body.leave_unread()

@@ -49,18 +49,16 @@ class GatewayRole:
             max_body_bytes=settings.MAX_BODY_BYTES,
             body_timeout_seconds=BODY_TIMEOUT_SECONDS,
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
+            cross_origin=CrossOrigin(settings.CORS_ORIGINS),
         )
         self._health = web_roles.GatewayHealth(self._gateway, lambda: self._runtime, self._running)
-        self._served: Any = (
-            CrossOrigin(self._gateway, settings.CORS_ORIGINS) if settings.CORS_ORIGINS else self._gateway
-        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            await self._served(scope, receive, send)
+            await self._gateway(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] == HEALTH_PATH and scope["method"] in {"GET", "HEAD"}:
             await _answer(send, 200 if self._health.is_ready() else 503)
         else:

@@ -445,8 +445,9 @@ class AddressSettings(_Settings):
     )
     cors_origins: Names = Field(
         default=(),
-        description="Origins (scheme, host and port) of web pages whose scripts may call /v1, comma separated; `*`: "
-        "all. Empty, because a page that calls /v1 shows its API key to everyone who opens it.",
+        description="Origins (scheme, host and port) of further web pages whose scripts may call /v1, comma separated; "
+        "`*`: all. Empty, because a page that calls /v1 shows its API key to everyone who opens it. The portal's own "
+        "pages always may.",
     )
 
 

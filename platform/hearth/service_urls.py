@@ -1,4 +1,4 @@
-"""Convert DATABASE_URL and REDIS_URL to the forms that Django and Celery expect."""
+"""Addresses that the settings derive: of servers, as Django and Celery expect them, and of the portal."""
 
 from __future__ import annotations
 
@@ -98,3 +98,16 @@ def redis_url(environment: Environment, own_url: str) -> str:
     """
     embedded = f"unix://{sockets_dir(environment.data_dir) / SOCKET_NAME}?db=0"
     return own_url or environment.redis_url or embedded
+
+
+def portal_origins(environment: Environment) -> tuple[str, ...]:
+    """Return the origins of the portal's pages: as set, else its port at each host name to which it answers.
+
+    None for a pattern of host names. A proxy with TLS serves them at its own port.
+    """
+    if environment.portal_url:
+        return (environment.portal_url,)
+    hosts = [host for host in environment.allowed_hosts if host != "*" and not host.startswith(".")]
+    if environment.tls_proxy:
+        return tuple(f"https://{host}" for host in hosts)
+    return tuple(f"http://{host}:{environment.port + 1}" for host in hosts)

@@ -93,13 +93,6 @@ LOGIN_REDIRECT_URL = "/portal/"
 
 REDIS_LIMITS_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_limits_url)
 REDIS_CACHE_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_cache_url)
-# What live pages show, from the one process that reads it to all that serve a viewer.
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [redis_address.channel_layer(REDIS_CACHE_URL)], "prefix": "hearth.live"},
-    }
-}
 REDIS_TIMEOUT_SECONDS = ENVIRONMENT.redis_timeout_ms / 1000
 
 LANGUAGE_CODE = "en"
@@ -204,10 +197,11 @@ EMAIL_TIMEOUT = 10
 EMAIL_SUBJECT_PREFIX = ""
 DEFAULT_FROM_EMAIL = ENVIRONMENT.email_from
 MEDIA_DOMAINS = ENVIRONMENT.media_domains
-CORS_ORIGINS = ENVIRONMENT.cors_origins
 API_URL = ENVIRONMENT.api_url
 PORTAL_URL = service_urls.portal_url(ENVIRONMENT)
 TENANT_DOCUMENTATION = ROOT / "docs" / "tenants"
+#: The portal's playground and its API reference call the gateway from the browser.
+CORS_ORIGINS = (*ENVIRONMENT.cors_origins, *service_urls.portal_origins(ENVIRONMENT))
 #: Empty: no request is traced.
 TRACES_URL = "" if ENVIRONMENT.traces_exporter == "none" else f"{ENVIRONMENT.otlp_endpoint.rstrip('/')}/v1/traces"
 TRACES_RATIO = ENVIRONMENT.traces_sampler_arg

@@ -1,51 +1,78 @@
-"""Which origins' pages may call the gateway from a browser."""
+"""Which origins' pages may call the gateway from a browser, and what others learn: nothing."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+import dataclasses
 
 import pytest
 
-from gateway.cors import CrossOrigin
+from gateway.asgi import GatewayApp
+from gateway.cors import LONGEST_ASKED, CrossOrigin
+from tests.gateway.fixtures.tenants import MAX_BODY_BYTES, Gateway
 
 PAGE = "https://chat.example"
+EVIL = "https://evil.example"
+ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, x-session-id"}
 
 
-async def _application(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": b"answer"})
+def allowing(gateway: Gateway, *origins: str) -> Gateway:
+    """Return the gateway with an application that these origins' pages may call."""
+    app = GatewayApp(
+        lambda: gateway.runtime.pipeline,
+        max_body_bytes=MAX_BODY_BYTES,
+        body_timeout_seconds=1.0,
+        send_timeout_seconds=60.0,
+        cross_origin=CrossOrigin(origins),
+    )
+    return dataclasses.replace(gateway, app=app)
 
 
-async def ask(origins: tuple[str, ...], method: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers and body of a response."""
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    await CrossOrigin(_application, origins)({"type": "http", "method": method, "headers": lines}, None, send)
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], found, sent[1]["body"]
+def marks(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers that browsers read."""
+    return {name: value for name, value in headers.items() if name.startswith("access-control-") or name == "vary"}
 
 
-async def test_an_allowed_page_may_ask_first_and_then_read_the_response() -> None:
-    asked = {"access_control_request_method": "POST", "access_control_request_headers": "authorization, x-session-id"}
-    status, headers, body = await ask((PAGE,), "OPTIONS", origin=PAGE, **asked)
-    assert (status, body, headers["access-control-allow-origin"]) == (204, b"", PAGE)
-    assert headers["access-control-allow-headers"] == "authorization, x-session-id"
-    status, headers, body = await ask((PAGE,), "POST", origin=PAGE)
-    assert (status, body, headers["access-control-allow-origin"], headers["vary"]) == (200, b"answer", PAGE, "Origin")
+async def test_an_allowed_page_may_ask_first_without_a_key_and_then_read_the_response(gateway: Gateway) -> None:
+    door = allowing(gateway, PAGE)
+    asked = await door.ask(key="", method="OPTIONS", headers={"origin": PAGE, **ASKS}, pieces=[b""])
+    assert (asked.status, asked.body) == (204, b"")
+    assert marks(asked.answer_headers) == {
+        "access-control-allow-origin": PAGE,
+        "access-control-allow-methods": "GET, HEAD, POST",
+        "access-control-allow-headers": "authorization, x-session-id",
+        "access-control-max-age": "600",
+        "vary": "Origin",
+    }
+    asked = await door.ask(headers={"origin": PAGE})
+    expected = {"access-control-allow-origin": PAGE, "access-control-expose-headers": "*", "vary": "Origin"}
+    assert (asked.status, marks(asked.answer_headers)) == (200, expected)
+    assert "access-control-allow-credentials" not in asked.answer_headers
 
 
-@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
-async def test_another_page_gets_no_permission(method: str) -> None:
-    _, headers, body = await ask((PAGE,), method, origin="https://evil.example", access_control_request_method="POST")
-    assert body == b"answer"
-    assert not [name for name in headers if name.startswith("access-control")]
+async def test_an_allowed_page_can_read_why_it_is_refused(gateway: Gateway) -> None:
+    asked = await allowing(gateway, PAGE).ask(key="hk_unknown", headers={"origin": PAGE})
+    assert (asked.status, asked.error["code"]) == (401, "invalid_api_key")
+    assert asked.answer_headers["access-control-allow-origin"] == PAGE
 
 
-async def test_a_star_allows_every_page_and_a_request_without_an_origin_is_left_alone() -> None:
-    assert (await ask(("*",), "GET", origin=PAGE))[1]["access-control-allow-origin"] == PAGE
-    assert (await ask(("*",), "GET"))[1] == {"content-type": "text/plain"}
+@pytest.mark.parametrize("origin", [EVIL, "null", f"{PAGE}.evil.example", f"{PAGE}, {EVIL}", PAGE.upper(), ""])
+async def test_another_page_gets_no_permission(gateway: Gateway, origin: str) -> None:
+    door = allowing(gateway, PAGE)
+    asked = await door.ask(key="", method="OPTIONS", headers={"origin": origin, **ASKS}, pieces=[b""])
+    assert (asked.status, marks(asked.answer_headers)) == (405, {})
+    assert marks((await door.ask(headers={"origin": origin})).answer_headers) == {}
+
+
+async def test_a_star_allows_every_page_and_a_request_without_an_origin_is_left_alone(gateway: Gateway) -> None:
+    door = allowing(gateway, "*")
+    assert (await door.ask(headers={"origin": EVIL})).answer_headers["access-control-allow-origin"] == EVIL
+    assert marks((await door.ask()).answer_headers) == {}
+
+
+async def test_a_preflight_repeats_no_long_list_and_reads_no_body(gateway: Gateway) -> None:
+    long = {**ASKS, "access-control-request-headers": "x" * (LONGEST_ASKED + 1)}
+    asked = await allowing(gateway, PAGE).ask(
+        key="", method="OPTIONS", headers={"origin": PAGE, **long}, pieces=[b"x" * 65536] * 8
+    )
+    assert (asked.status, asked.read) == (204, 0)
+    assert asked.answer_headers["access-control-allow-headers"] == "authorization, content-type"

@@ -94,3 +94,21 @@ def test_without_an_address_redis_is_the_embedded_one_of_the_data_directory(
 def _cache_url() -> str:
     found = environment.read()
     return service_urls.redis_url(found, found.redis_cache_url)
+
+
+@pytest.mark.parametrize(
+    ("tls_proxy", "portal_url", "expected"),
+    [
+        ("0", "", ("http://llm.example:9001", "http://127.0.0.1:9001")),
+        ("1", "", ("https://llm.example", "https://127.0.0.1")),
+        ("1", "https://portal.example", ("https://portal.example",)),
+    ],
+)
+def test_the_portals_origins_are_as_set_or_its_host_names_behind_its_port_or_its_proxy(
+    monkeypatch: pytest.MonkeyPatch, tls_proxy: str, portal_url: str, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HEARTH_PORTAL_URL", portal_url)
+    monkeypatch.setenv("HEARTH_ALLOWED_HOSTS", "llm.example,127.0.0.1,*,.example.com")
+    monkeypatch.setenv("HEARTH_PORT", "9000")
+    monkeypatch.setenv("HEARTH_TLS_PROXY", tls_proxy)
+    assert service_urls.portal_origins(environment.read()) == expected
