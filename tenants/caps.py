@@ -20,11 +20,15 @@ RULES = 1_000
 
 
 def require_room_for_key(tenant: Tenant) -> None:
-    """Raise NotAllowed if the tenant has as many keys as it may have. Call it in the transaction that creates one."""
+    """Raise NotAllowed if the tenant has as many keys as it may have. Call it in the transaction that creates one.
+
+    Keys of the playground do not count: each member has at most one in each project.
+    """
     now = timezone.now()
-    live = ApiKey.objects.filter(Q(expires_at=None) | Q(expires_at__gt=now), tenant=tenant, revoked_at=None)
+    own = ApiKey.objects.filter(tenant=tenant, purpose=ApiKey.Purpose.API)
+    live = own.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
     require_room(tenant, live, LIVE_KEYS, "live keys")
-    recent = ApiKey.objects.filter(tenant=tenant, created_at__gt=now - timedelta(days=1))
+    recent = own.filter(created_at__gt=now - timedelta(days=1))
     require_room(tenant, recent, KEYS_A_DAY, "keys created within a day")
 
 

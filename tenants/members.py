@@ -8,6 +8,7 @@ from django.db import transaction
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.keys import playground
 from tenants.models import Membership, Tenant, User
 
 
@@ -35,17 +36,22 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
         return found
     member, _ = Membership.objects.update_or_create(user=user, tenant=locked, defaults={"role": role})
     _record(actor, "member.set", member, before=before, after=role)
+    playground.revoke_of(actor, user, locked)  # the next one asks for the rights of the new role
     return member
 
 
 @transaction.atomic
 def remove(actor: Actor, tenant: Tenant, username: str) -> None:
-    """Remove a person's membership; the user and other memberships stay. Raises NotFound."""
+    """Remove a person's membership and revoke their key of the playground; the user and other memberships stay.
+
+    Raises NotFound.
+    """
     locked = Membership.objects.select_for_update(of=("self",)).select_related("user", "tenant")
     member = locked.filter(tenant=tenant, user__username=username).first()
     if member is None:
         raise NotFound("member", username)
     _record(actor, "member.removed", member, before=member.role, after=None)
+    playground.revoke_of(actor, member.user, member.tenant)
     member.delete()
 
 

@@ -214,6 +214,12 @@ class Project(models.Model):
 class ApiKey(models.Model):
     """A tenant's key. Only an HMAC of its secret is stored (``tenants.keys.key_format``)."""
 
+    class Purpose(TextChoices):
+        #: A program's.
+        API = "api"
+        #: The portal's playground, for the person in ``created_by`` (``tenants.keys.playground``).
+        PLAYGROUND = "playground"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     public_id = models.CharField(max_length=16, unique=True)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="keys")
@@ -239,6 +245,16 @@ class ApiKey(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL)
+    purpose = models.CharField(max_length=16, choices=Purpose.choices, default=Purpose.API, db_default=Purpose.API)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("project", "created_by"),
+                condition=Q(purpose="playground"),
+                name="playground_key_once_per_member",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"hk_{self.public_id}"

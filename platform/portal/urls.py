@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
 from portal.pages import audit, breakdown, mail, requests, savings, usage, webhooks
-from portal.pages.base import form_action
 from portal.pages.operator import alerts, fleet, fleet_file, models, nodes, retention, scraping, secrets, tenants
 from portal.pages.operator.billing import accounts as all_billing
 from portal.pages.operator.billing import (
@@ -20,10 +18,9 @@ from portal.pages.operator.billing import (
     reconciliation,
     reservations,
 )
-from portal.pages.sign_in import SignInView
-from portal.pages.tenant import billing, cache, keys, limits, projects, savings_statements, statements
+from portal.pages.sign_in import SignInView, sign_out
+from portal.pages.tenant import billing, cache, keys, limits, playground, projects, savings_statements, statements
 from portal.pages.tenant import invoices as tenant_invoices
-from portal.pages.tenant import models as tenant_models
 from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
@@ -33,7 +30,7 @@ urlpatterns: list[URLPattern] = [
     path("usage/", breakdown.of_all, name="usage-by"),
     path("usage-by.csv", breakdown.of_all_csv, name="usage-by-csv"),
     path("login/", SignInView.as_view(), name="login"),
-    path("logout/", form_action("portal:overview")(LogoutView.as_view(next_page="portal:login")), name="logout"),
+    path("logout/", sign_out, name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/file/", fleet_file.index, name="fleet-file"),
     path("fleet/placeholder-costs/", fleet.placeholder_costs, name="placeholder-costs"),
@@ -96,8 +93,6 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/savings/", savings.of_tenant, name="savings"),
     path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
-    path("tenants/<slug:slug>/models/", tenant_models.index, name="tenant-models"),
-    path("tenants/<slug:slug>/models/<path:name>/", tenant_models.detail, name="tenant-model"),
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
     path("tenants/<slug:slug>/credit.csv", billing.credit_as_csv, name="credit-csv"),
@@ -112,6 +107,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/keys/<uuid:key>/change/", keys.change, name="key-change"),
     path("tenants/<slug:slug>/keys/<uuid:key>/rotate/", keys.rotate, name="key-rotate"),
     path("tenants/<slug:slug>/keys/<uuid:key>/revoke/", keys.revoke, name="key-revoke"),
+    path("tenants/<slug:slug>/playground/", playground.index, name="playground"),
+    path("tenants/<slug:slug>/playground/key/", playground.issue_key, name="playground-key"),
     path("tenants/<slug:slug>/limits/", limits.index, name="limits"),
     path("tenants/<slug:slug>/limits/set/", limits.set_limit, name="limit-set"),
     path("tenants/<slug:slug>/limits/<uuid:limit>/remove/", limits.remove_limit, name="limit-remove"),

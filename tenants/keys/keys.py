@@ -75,7 +75,7 @@ def issue(
     Raises NotAllowed for an archived project or tenant and for a tenant with as many keys as it may have, BadName for
     a scope that is not in SCOPES or an invalid network.
     """
-    _require_open(project)
+    require_open(project)
     _check_scopes(scopes)
     _lock_tenant(project.tenant_id)  # a rotation under way changes which keys are above the new one
     issued = _create(
@@ -99,9 +99,9 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     """Issue a successor with the same rights. The old key expires after the overlap, or earlier if it already would.
 
     Limits, budgets and the cache setting move to the successor and still apply to the old key. The successor of a key
-    that expires has the same lifetime. Raises NotAllowed for a key that is revoked, expired or already rotated, whose
-    project or tenant is archived, or whose tenant has as many keys as it may have; BadName for an overlap outside 0 to
-    LONGEST_OVERLAP.
+    that expires has the same lifetime. Raises NotAllowed for a key that is revoked, expired, already rotated or one of
+    the playground, whose project or tenant is archived, or whose tenant has as many keys as it may have; BadName for an
+    overlap outside 0 to LONGEST_OVERLAP.
     """
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise BadName("overlap_seconds", f"{overlap.total_seconds():g}", f"0 to {LONGEST_OVERLAP.total_seconds():.0f}")
@@ -139,7 +139,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
 def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
     """Change some of FIELDS, effective everywhere within a second. Equal values are not audited.
 
-    Raises BadName for any other field or an invalid value, NotAllowed for a revoked key.
+    Raises BadName for any other field or an invalid value, NotAllowed for a revoked key and for one of the playground.
     """
     unknown = set(changes) - set(FIELDS)
     if unknown:
@@ -149,6 +149,7 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
     if "allowed_networks" in changes:
         changes["allowed_networks"] = [str(network) for network in networks.parse(changes["allowed_networks"])]
     locked = _locked(key)
+    _require_ordinary(locked)
     if locked.revoked_at is not None:
         raise NotAllowed("key", locked.public_id, "revoked")
     before = _described(locked)
@@ -257,6 +258,14 @@ def newest(key: ApiKey) -> ApiKey:
     return key
 
 
+def require_open(project: Project) -> None:
+    """Raise NotAllowed for an archived project or tenant, which get no keys."""
+    if project.archived_at is not None:
+        raise NotAllowed("project", project.slug, "archived")
+    if project.tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", project.tenant.slug, project.tenant.state)
+
+
 def _replace_issuer(old: ApiKey, new: ApiKey) -> list[UUID]:
     """Put the keys that a rotated key created below its successor; return their ids."""
     found = ApiKey.objects.filter(tenant=old.tenant, issuers__contains=[old.id])
@@ -295,15 +304,14 @@ def _locked(key: ApiKey) -> ApiKey:
     return ApiKey.objects.select_for_update(of=("self",)).select_related("tenant", "project__tenant").get(id=key.id)
 
 
-def _require_open(project: Project) -> None:
-    if project.archived_at is not None:
-        raise NotAllowed("project", project.slug, "archived")
-    if project.tenant.state == Tenant.State.ARCHIVED:
-        raise NotAllowed("tenant", project.tenant.slug, project.tenant.state)
+def _require_ordinary(key: ApiKey) -> None:
+    if key.purpose != ApiKey.Purpose.API:
+        raise NotAllowed("key", key.public_id, "one of the playground, which can only be revoked")
 
 
 def _require_rotatable(key: ApiKey, now: datetime) -> None:
-    _require_open(key.project)
+    _require_ordinary(key)
+    require_open(key.project)
     if key.revoked_at is not None:
         raise NotAllowed("key", key.public_id, "revoked")
     if key.expires_at is not None and key.expires_at <= now:

@@ -85,6 +85,10 @@ class Principal:
         """Return whether this is an operator, or an owner or billing member of that tenant."""
         return self.bills is None or TenantId(tenant_id) in self.bills
 
+    def may_play(self, tenant_id: UUID) -> bool:
+        """Return whether this is a member who may call models for that tenant, which pays for it."""
+        return self.kind == "member" and self.may_manage(tenant_id)
+
     def may_find_targets(self) -> bool:
         """Return whether this principal may see what Prometheus scrapes."""
         return self.is_operator or (self.kind == "scraper" and SCRAPE in (self.scopes or ()))

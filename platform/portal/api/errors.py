@@ -37,7 +37,6 @@ _PARAMS = {
     "number of aliases": "aliases",
     "list of tenants": "tenants",
     "hub token": "hub_token",
-    "retirement date": "retires_at",
     "secret value": "value",
 }
 

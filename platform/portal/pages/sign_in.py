@@ -1,17 +1,21 @@
-"""Sign-in: Django's own form and view, with wrong passwords throttled."""
+"""Sign-in and sign-out: Django's own form and views; wrong passwords are throttled."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, LogoutView
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
 from portal.errors import TooManyAttempts
+from portal.pages.base import form_action
+from tenants.audit import Actor
+from tenants.keys import playground
+from tenants.models import User
 
 #: The code of the form's error after too many wrong passwords.
 TOO_MANY = "too_many"
@@ -53,3 +57,12 @@ class SignInView(LoginView):
             response.status_code = 429
             response.headers["Retry-After"] = str(form.retry_after_seconds)
         return response
+
+
+@form_action("portal:overview")
+def sign_out(request: HttpRequest) -> HttpResponseBase:
+    """End the session, and revoke the person's keys of the playground."""
+    user = request.user
+    if isinstance(user, User):
+        playground.revoke_of(Actor(kind="user", name=user.get_username(), user=user), user)
+    return LogoutView.as_view(next_page="portal:login")(request)

@@ -100,6 +100,7 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     context |= {
         "periods": presets(request),
         "api_base": api_base(request),
+        "may_play": principal.may_play(tenant.id),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
         "tiles": stat_tiles.usage_tiles(
             context["total"],

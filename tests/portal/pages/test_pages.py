@@ -43,7 +43,6 @@ OPERATOR_PAGES = (
 )
 TENANT_PAGES = (
     "",
-    "models/",
     "requests/",
     "savings/",
     "statement/",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -25,6 +26,9 @@ from tenants.models import ApiKey
 from tenants.networks import MOST_NETWORKS
 
 _MODELS = "Names of the models that it may call; empty: all that the tenant sees."
+PURPOSE_PARAMETER = OpenApiParameter(
+    "purpose", str, enum=ApiKey.Purpose.values, description="What the keys are for. Default: api."
+)
 _NETWORKS = "Networks (CIDR) that it may be used from; empty: all."
 
 
@@ -45,6 +49,11 @@ class KeySerializer(serializers.Serializer[ApiKey]):
         child=serializers.UUIDField(),
         read_only=True,
         help_text="The key that created it, and the keys above that one: their limits and budgets apply to it too.",
+    )
+    purpose = serializers.ChoiceField(
+        choices=ApiKey.Purpose.choices,
+        read_only=True,
+        help_text="`playground`: the portal's playground made it for a member; it lives for 15 minutes.",
     )
     expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
     revoked_at = serializers.DateTimeField(read_only=True, allow_null=True)
@@ -110,19 +119,22 @@ class KeysView(APIView):
 
     @extend_schema(
         operation_id="list_keys",
-        parameters=PAGE_PARAMETERS,
+        parameters=[*PAGE_PARAMETERS, PURPOSE_PARAMETER],
         responses={200: page_schema(KeySerializer, "KeyList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List keys without secrets, including revoked ones, newest first.
+        """List keys without secrets, including revoked ones, newest first; those of the playground only if asked for.
 
         A key that is not tenant-wide sees those of its project.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
+        purpose = request.query_params.get("purpose", ApiKey.Purpose.API)
+        if purpose not in ApiKey.Purpose.values:
+            raise ValidationError({"purpose": f"Use one of {', '.join(ApiKey.Purpose.values)}."})
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(project_scope.keys_of(principal, found), page)
+            rows = pagination.read_page(project_scope.keys_of(principal, found).filter(purpose=purpose), page)
         return Response(pagination.page_document(rows, KeySerializer, page.limit))
 
     @extend_schema(

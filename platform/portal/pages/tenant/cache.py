@@ -130,7 +130,7 @@ def _projects(tenant: Tenant) -> list[Project]:
 
 def _live_keys(tenant: Tenant) -> list[ApiKey]:
     with as_tenant(TenantId(tenant.id)):
-        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        live = ApiKey.objects.filter(tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None, rotated_to=None)
         return list(live.order_by("name")[:MAX_ROWS])
 
 

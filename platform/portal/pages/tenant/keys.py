@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -181,12 +182,15 @@ def _show_keys(
     """
     with as_tenant(TenantId(tenant.id)):
         rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
-        listed = list(rows.order_by("-id")[:MAX_ROWS])
+        listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:MAX_ROWS])
+        of_playground = rows.filter(purpose=ApiKey.Purpose.PLAYGROUND, revoked_at=None, expires_at__gt=Now())
+        playing = list(of_playground.order_by("name")[:MAX_ROWS])
     now = timezone.now()
     ended = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
     context = {
         "live": [key for key in listed if key not in ended],
         "ended": ended,
+        "playing": playing,
         "new": new,
         "secret": secret,
         "form_token": form_tokens.new(),

@@ -133,7 +133,7 @@ def _show_limits(
 def _targets(principal: Principal, tenant: Tenant) -> Targets:
     """Return what this principal can choose in the forms."""
     with as_tenant(TenantId(tenant.id)):
-        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        live = ApiKey.objects.filter(tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None, rotated_to=None)
         return Targets(
             projects=list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             keys=list(live.order_by("name")[:MAX_ROWS]),
