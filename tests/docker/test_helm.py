@@ -104,7 +104,9 @@ def test_every_variable_is_a_setting_and_no_secret_is_written_down(name: str) ->
         given = {each["name"]: each for each in container.get("env", ())}
         assert given.keys() <= set(variables()) | OWN_VARIABLES
         for variable, found in given.items():
-            if re.search("PASSWORD|URL", variable) and "value" in found:
+            if variable in {"HEARTH_API_URL", "HEARTH_PORTAL_URL"}:  # the ingress serves both under one address
+                assert found["value"] == f"https://{EXAMPLE['ingress']['host']}"
+            elif re.search("PASSWORD|URL", variable) and "value" in found:
                 assert found["value"] == EXAMPLE["nodeDatabaseUrl"]
 
 

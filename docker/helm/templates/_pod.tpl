@@ -72,6 +72,9 @@ securityContext:
 {{- if .enabled }}
 - {name: HEARTH_ALLOWED_HOSTS, value: {{ .host | quote }}}
 - {name: HEARTH_TLS_PROXY, value: {{ ternary "1" "0" (ne .tlsSecret "") | quote }}}
+{{- $address := printf "%s://%s" (ternary "https" "http" (ne .tlsSecret "")) .host }}
+- {name: HEARTH_API_URL, value: {{ $address | quote }}}
+- {name: HEARTH_PORTAL_URL, value: {{ $address | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}
