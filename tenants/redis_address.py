@@ -165,6 +165,15 @@ def kombu_tls(url: str) -> dict[str, Any] | None:
     return {"ssl_cert_reqs": "required", **{key: each for key, each in address.options.items() if key[:4] == "ssl_"}}
 
 
+def channel_layer(url: str) -> dict[str, Any]:
+    """Return the Redis as channels_redis takes one of its ``hosts``."""
+    address = parse(url)
+    if not address.primary:
+        return {"address": url}
+    sentinels = {"sentinels": list(address.servers), "sentinel_kwargs": _to_sentinels(address, None)}
+    return {"master_name": address.primary, **sentinels, **_to_primary(address)}
+
+
 def _to_primary(address: RedisAddress) -> dict[str, Any]:
     login = {"username": address.username or None, "password": address.password or None}
     return {**address.options, **login, "db": address.database, "ssl": address.tls}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -154,9 +155,50 @@ def set_visibility(actor: Actor, name: str, visibility: str, shared_with: Iterab
     return row
 
 
+@transaction.atomic
+def set_retirement(actor: Actor, name: str, retires_at: datetime | None, replacement: str = "") -> Model:
+    """Announce from when on requests for a model are refused, and what to call instead; None: it does not retire.
+
+    ``replacement``: the name or an alias of another model; empty: none. A second call moves the date. Raises NotFound;
+    BadName for a moment that has passed, and for a replacement that is no other model that is served then.
+    """
+    row = find(name)
+    if retires_at is not None:
+        retires_at = retires_at.replace(microsecond=0)
+    before = {"retires_at": _moment(row.retires_at), "replacement": row.replacement}
+    after = {"retires_at": _moment(retires_at), "replacement": replacement}
+    if before == after:
+        return row
+    now = timezone.now()
+    if retires_at is not None and retires_at != row.retires_at and retires_at < now:
+        raise BadName("retirement date", retires_at.isoformat(), "a moment that has not passed")
+    if replacement:
+        _require_replacement(row, retires_at, replacement)
+    row.deprecated_at = None if retires_at is None else row.deprecated_at or now
+    row.retires_at, row.replacement = retires_at, replacement
+    row.save(update_fields=["deprecated_at", "retires_at", "replacement"])
+    _changed(actor, row, "model.retirement_set", before=before, after=after)
+    return row
+
+
 def slugs_of(tenant_ids: Iterable[UUID]) -> list[str]:
     """Return the slugs of tenants, sorted."""
     return sorted(Tenant.objects.filter(id__in=list(tenant_ids)).values_list("slug", flat=True))
+
+
+def _require_replacement(row: Model, retires_at: datetime | None, replacement: str) -> None:
+    """Raise BadName for a replacement that is not a model, is this one, or is not served when this one retires."""
+    allowed = "the name or an alias of another model that is served then"
+    if retires_at is None:
+        raise BadName("replacement", replacement, "it together with a retirement date")
+    rows = Model.objects.filter(archived_at=None)
+    found = rows.filter(name=replacement).first() or rows.filter(aliases__name=replacement).first()
+    if found is None or found.id == row.id or (found.retires_at is not None and found.retires_at <= retires_at):
+        raise BadName("replacement", replacement, allowed)
+
+
+def _moment(value: datetime | None) -> str | None:
+    return None if value is None else value.isoformat()
 
 
 def _set_archived(actor: Actor, row: Model, archived: bool) -> Model:

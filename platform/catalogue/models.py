@@ -30,6 +30,11 @@ class Model(models.Model):
     next_revision = models.ForeignKey(
         "ModelRevision", null=True, blank=True, on_delete=models.PROTECT, related_name="+"
     )
+    #: When its retirement was announced, and from when on its requests are refused; None: it does not retire.
+    deprecated_at = models.DateTimeField(null=True, blank=True)
+    retires_at = models.DateTimeField(null=True, blank=True)
+    #: What to call instead, by its name or an alias; empty: nobody has said.
+    replacement = models.CharField(max_length=200, default="", db_default="", blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -67,6 +72,8 @@ class ModelRevision(models.Model):
     options = models.JSONField(default=dict, db_default={}, blank=True)
     #: Digest of a folder's files. Empty for a Hugging Face id, and in rows of a version that did not store it.
     weights_digest = models.CharField(max_length=64, default="", db_default="", blank=True)
+    #: What its files say of what it can do, as ``catalogue.file_facts`` writes it; None: they were not read.
+    file_facts = models.JSONField(null=True, blank=True)
     #: Of a LoRA adapter, as ``catalogue.adapters`` writes it.
     adapter = models.JSONField(null=True, blank=True)
     #: 0: the model's own, as much of it as an engine's memory holds.

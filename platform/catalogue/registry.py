@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+from uuid import UUID
 
 import orjson
 from django.db import transaction
 from django.utils import timezone
 
-from catalogue import adapters, engine_options
+from catalogue import adapters, engine_options, file_facts
 from catalogue.adapters import Adapter
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
+from catalogue.file_facts import FileFacts
 from catalogue.models import Model, ModelAlias, ModelRevision
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
@@ -45,6 +48,17 @@ class ServedModel:
     engine_name: str = ""
     #: Of a LoRA adapter: its base's active revision.
     base_revision_id: RevisionId | None = None
+    aliases: tuple[str, ...] = ()
+    #: Unix seconds: when its retirement was announced, and from when on it is refused; None: it does not retire.
+    deprecated_at: int | None = None
+    retires_at: int | None = None
+    #: What to call instead, by its name or an alias; empty: nobody has said.
+    replacement: str = ""
+    #: What its engine was started with, and takes; of a LoRA adapter that of its base.
+    engine_args: tuple[str, ...] = ()
+    lora_adapters: int = 0
+    #: None: its files were not read.
+    file_facts: FileFacts | None = None
 
     @property
     def deployed_revision_id(self) -> RevisionId:
@@ -60,6 +74,10 @@ class ServedModel:
     def prefix_name(self) -> str:
         """Return what distinguishes its prompts in an engine's KV cache: of an adapter, its revision too."""
         return self.engine_name or self.name
+
+    def has_retired(self, now: float) -> bool:
+        """Return whether it is refused at this moment, in Unix seconds."""
+        return self.retires_at is not None and now >= self.retires_at
 
     def is_visible_to(self, tenant_id: TenantId) -> bool:
         """Return whether this tenant may call the model."""
@@ -104,6 +122,8 @@ class Description:
     engine_version: str = ""
     #: None for a model that is no LoRA adapter.
     adapter: Adapter | None = None
+    #: What its files say; None: they were not read. It changes no output and is not in the digest.
+    file_facts: FileFacts | None = None
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of everything that affects output. What has its default adds nothing to it."""
@@ -156,10 +176,10 @@ def record(
     digest = described.digest()
     active = ModelRevision.objects.filter(model=model, superseded_at=None).first()
     if active is not None and active.digest in _digests(described, slots_now):
-        return _with_weights(active, described)
+        return _with_what_was_read(active, described)
     known = ModelRevision.objects.filter(model=model, digest=digest).first()
     if known is not None:
-        return _with_weights(known, described)
+        return _with_what_was_read(known, described)
     revision = ModelRevision.objects.create(
         model=model,
         source=described.source,
@@ -169,6 +189,7 @@ def record(
         context_length_tokens=described.context_length_tokens,
         options=engine_options.to_json(described.options),
         weights_digest=described.weights_digest,
+        file_facts=file_facts.to_json(described.file_facts),
         adapter=None if described.adapter is None else adapters.to_json(described.adapter),
         digest=digest,
         superseded_at=None if active is None else timezone.now(),
@@ -244,15 +265,22 @@ def load() -> Catalogue:
         superseded_at=None, model__archived_at=None
     )
     active = {revision.model_id: revision for revision in revisions}
+    aliases: dict[UUID, list[str]] = defaultdict(list)
+    for alias in ModelAlias.objects.order_by("name"):
+        aliases[alias.model_id].append(alias.name)
     by_model = {
-        model_id: _served(revision, active.get(revision.model.base_id) if revision.model.base_id else None)
+        model_id: _served(
+            revision,
+            active.get(revision.model.base_id) if revision.model.base_id else None,
+            tuple(aliases[model_id]),
+        )
         for model_id, revision in active.items()
         if revision.model.base_id is None or revision.model.base_id in active
     }
     models = {served.name: served for served in by_model.values()}
-    for alias in ModelAlias.objects.all():
-        if alias.model_id in by_model and alias.name not in models:
-            models[alias.name] = by_model[alias.model_id]
+    for served in by_model.values():
+        for name in served.aliases:
+            models.setdefault(name, served)
     return Catalogue(models=models)
 
 
@@ -267,16 +295,18 @@ def _digests(described: Description, slots_now: int | None) -> set[str]:
     return found
 
 
-def _with_weights(revision: ModelRevision, described: Description) -> ModelRevision:
-    """Store the digest of the files, which is in the digest of the revision, in a row that has none."""
-    if described.weights_digest and not revision.weights_digest:
-        revision.weights_digest = described.weights_digest
-        revision.save(update_fields=["weights_digest"])
+def _with_what_was_read(revision: ModelRevision, described: Description) -> ModelRevision:
+    """Store the digest of the files, which is in the digest of the revision, and what they say, in a row without."""
+    stored = {"weights_digest": described.weights_digest, "file_facts": file_facts.to_json(described.file_facts)}
+    if missing := [name for name, value in stored.items() if value and not getattr(revision, name)]:
+        for name in missing:
+            setattr(revision, name, stored[name])
+        revision.save(update_fields=missing)
     return revision
 
 
-def _served(revision: ModelRevision, base: ModelRevision | None) -> ServedModel:
-    model = revision.model
+def _served(revision: ModelRevision, base: ModelRevision | None, aliases: tuple[str, ...]) -> ServedModel:
+    model, runs = revision.model, base or revision
     return ServedModel(
         name=model.name,
         owner_id=TenantId(model.owner_id),
@@ -284,10 +314,17 @@ def _served(revision: ModelRevision, base: ModelRevision | None) -> ServedModel:
         public=model.visibility == Model.Visibility.PUBLIC,
         revision_id=RevisionId(revision.id),
         digest=revision.digest if base is None else adapters.digest_on(base.digest, revision.digest),
-        context_length_tokens=(base or revision).context_length_tokens,
+        context_length_tokens=runs.context_length_tokens,
         created_at=int(model.created_at.timestamp()),
         shared_with=frozenset(map(TenantId, model.shared_with)),
         base="" if base is None else base.model.name,
         engine_name="" if base is None else adapters.engine_name(model.name, revision.digest),
         base_revision_id=None if base is None else RevisionId(base.id),
+        aliases=aliases,
+        deprecated_at=None if model.deprecated_at is None else int(model.deprecated_at.timestamp()),
+        retires_at=None if model.retires_at is None else int(model.retires_at.timestamp()),
+        replacement=model.replacement,
+        engine_args=tuple(runs.engine_args),
+        lora_adapters=engine_options.from_json(runs.options).lora_adapters,
+        file_facts=file_facts.from_json(runs.file_facts),
     )

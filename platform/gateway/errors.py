@@ -7,7 +7,7 @@ GatewayError            500  itself: an unexpected failure
 ├── Conflict            409  the same request is running, or its response was too large to store
 ├── BodyTooLarge        413
 ├── BodyTooSlow         408
-├── NotFound            404  no such model, path or request, or it belongs to another tenant
+├── NotFound            404  no such model (any more), path or request, or it belongs to another tenant
 ├── WrongMethod         405
 ├── RateLimited         429  carries the seconds until the next request fits
 ├── BudgetExceeded      429  the budget does not cover what the request may cost
@@ -215,6 +215,12 @@ def model_not_allowed(model: str, allowed: Collection[str]) -> Forbidden:
     """Return the error for a key that may call other models only."""
     names = ", ".join(sorted(allowed))
     return Forbidden(f"The API key may not call {model!r}. It may call {names}.", "model_not_allowed", "model")
+
+
+def model_retired(model: str, since: str, replacement: str) -> NotFound:
+    """Return the error for a model that is refused ``since`` a date. ``replacement``: what to call instead, if any."""
+    instead = f"Use {replacement!r} instead." if replacement else "GET /v1/models lists the models that you may call."
+    return NotFound(f"The model {model!r} has been retired since {since}. {instead}", "model_retired", "model")
 
 
 def idempotency_in_progress() -> Conflict:

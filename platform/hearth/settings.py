@@ -93,6 +93,13 @@ LOGIN_REDIRECT_URL = "/portal/"
 
 REDIS_LIMITS_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_limits_url)
 REDIS_CACHE_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_cache_url)
+# What live pages show, from the one process that reads it to all that serve a viewer.
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [redis_address.channel_layer(REDIS_CACHE_URL)], "prefix": "hearth.live"},
+    }
+}
 REDIS_TIMEOUT_SECONDS = ENVIRONMENT.redis_timeout_ms / 1000
 
 LANGUAGE_CODE = "en"

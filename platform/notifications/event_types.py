@@ -141,6 +141,16 @@ KEY_EXPIRY_ANNOUNCED = EventType(
     mail_roles=(OWNER, DEVELOPER),
 )
 
+MODEL_RETIREMENT_ANNOUNCED = EventType(
+    name="hearth.model_retirement.announced.v1",
+    about="A model that the tenant may call retires at a date: requests after it are refused. Once per date.",
+    fields={
+        "model": "The model.",
+        "retires_at": "From when on its requests are refused.",
+        "replacement": "The model or alias to call instead; null: nobody has said.",
+    },
+)
+
 WEBHOOK_ENDPOINT_TESTED = EventType(
     name="hearth.webhook_endpoint.tested.v1",
     about="Somebody asked for a test. Only that endpoint gets it, whatever types it has chosen.",
@@ -197,6 +207,7 @@ EVENT_TYPES: tuple[EventType, ...] = (
     INVOICE_VOIDED,
     PAYMENT_FAILED,
     KEY_EXPIRY_ANNOUNCED,
+    MODEL_RETIREMENT_ANNOUNCED,
     ALERT_RAISED,
     ALERT_RESOLVED,
     WEBHOOK_ENDPOINT_DISABLED,

@@ -21,6 +21,7 @@ from portal.pages.operator.billing import (
 from portal.pages.sign_in import SignInView, sign_out
 from portal.pages.tenant import billing, cache, keys, limits, playground, projects, savings_statements, statements
 from portal.pages.tenant import invoices as tenant_invoices
+from portal.pages.tenant import models as tenant_models
 from portal.pages.tenant import prices as tenant_prices
 
 app_name = "portal"
@@ -93,6 +94,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/savings/", savings.of_tenant, name="savings"),
     path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
+    path("tenants/<slug:slug>/models/", tenant_models.index, name="tenant-models"),
+    path("tenants/<slug:slug>/models/<path:name>/", tenant_models.detail, name="tenant-model"),
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
     path("tenants/<slug:slug>/credit.csv", billing.credit_as_csv, name="credit-csv"),

@@ -183,3 +183,35 @@ def test_a_name_that_is_taken_or_has_a_budget_is_not_changed(owner: Tenant, acme
     with pytest.raises(NotAllowed):
         administration.rename(OPERATOR, "tiny", "small")
     assert names(acme) == ["other", "tiny"]
+
+
+def test_a_retirement_is_set_moved_and_taken_back(owner: Tenant) -> None:
+    registry.register(OPERATOR, owner, replace(TINY, name="next", weights_digest="d2"))
+    at = timezone.now() + timedelta(days=30)
+    first = administration.set_retirement(OPERATOR, "tiny", at, "next")
+    assert first.deprecated_at is not None
+    moved = administration.set_retirement(OPERATOR, "tiny", at + timedelta(days=1), "next")
+    assert moved.deprecated_at == first.deprecated_at
+    model = registry.load().models["tiny"]
+    assert (model.has_retired(at.timestamp()), model.replacement) == (False, "next")
+    assert model.has_retired((at + timedelta(days=1)).timestamp())
+    administration.set_retirement(OPERATOR, "tiny", None)
+    assert registry.load().models["tiny"].retires_at is None
+    assert AuditEntry.objects.filter(action="model.retirement_set").count() == 3
+
+
+def test_a_retirement_needs_a_moment_to_come_and_a_model_that_is_served_then(owner: Tenant) -> None:
+    registry.register(OPERATOR, owner, replace(TINY, name="next", weights_digest="d2"))
+    at = timezone.now() + timedelta(days=30)
+    administration.set_aliases(OPERATOR, "tiny", ["other-name"])
+    administration.set_retirement(OPERATOR, "next", at)
+    for moment, replacement in (
+        (timezone.now() - timedelta(minutes=1), ""),
+        (at, "nobody"),
+        (at, "other-name"),
+        (at, "next"),
+        (None, "next"),
+    ):
+        with pytest.raises(BadName):
+            administration.set_retirement(OPERATOR, "tiny", moment, replacement)
+    assert Model.objects.get(name="tiny").retires_at is None

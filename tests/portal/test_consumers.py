@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +18,9 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import connection
 from django.utils import timezone
 
+from portal.live import feed
+from portal.live.topics import FLEET
+from portal.redis_clients import client
 from tenants.models import PolicyEpoch, User
 from tests.portal import fixtures
 from tests.portal.fixtures import World
@@ -48,6 +51,8 @@ def served(transactional_db: None, app_database_url: str, tmp_path: Path) -> Ite
     PolicyEpoch.objects.get_or_create(id=1)
     world = fixtures.build()
     fixtures.fleet(world)
+    # what a portal of the test before has left, which is not this database's
+    client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(FLEET), feed.whole_key(FLEET))
     start = timezone.now() - timedelta(hours=1)
     fixtures.store(fixtures.answered(world, world.acme, start, number) for number in range(1200))
     try:
@@ -72,6 +77,12 @@ def cookie_of(user: User) -> str:
     session.save()
     assert session.session_key is not None
     return session.session_key
+
+
+def cordon() -> None:
+    """Cordon the node, as an operator would."""
+    with other_connection() as other:
+        other.execute("UPDATE workers_node SET cordoned = true")
 
 
 def make_ready() -> None:
@@ -118,6 +129,38 @@ async def test_a_page_gets_what_changed_and_nothing_else(served: Served) -> None
         assert "up in 31 s" in changed
         assert 'id="deployment-tiny-chat"' in changed  # three of two are ready now
         assert 'hx-swap-oob="true"' in changed
+
+
+async def test_viewers_at_two_portals_see_the_same_and_one_takes_over_from_the_other(
+    served: Served, app_database_url: str, tmp_path: Path
+) -> None:
+    """One of the two processes reads for both. When it dies, the other does."""
+    with ExitStack() as stack:
+        second = stack.enter_context(portal_process(app_database_url, tmp_path / "second.log"))
+        async with AsyncExitStack() as sockets:
+            there = await _watch(sockets, replace(served, base=second))
+            await there.receive_str(timeout=20)
+            holder = client(settings.REDIS_CACHE_URL, 5).get(feed.lease_key(FLEET))
+            here = await _watch(sockets, served)
+            await here.receive_str(timeout=20)
+            await asyncio.to_thread(make_ready)
+            for socket in (here, there):
+                while "up in 31 s" not in await socket.receive_str(timeout=20):
+                    pass
+            assert client(settings.REDIS_CACHE_URL, 5).get(feed.lease_key(FLEET)) == holder
+            await asyncio.to_thread(stack.close)
+            await asyncio.to_thread(cordon)
+            while "cordoned" not in await here.receive_str(timeout=20):
+                pass
+            assert client(settings.REDIS_CACHE_URL, 5).get(feed.lease_key(FLEET)) != holder
+
+
+async def _watch(sockets: AsyncExitStack, served: Served) -> aiohttp.ClientWebSocketResponse:
+    session = aiohttp.ClientSession(cookies=served.signed_in(served.operator_cookie))
+    opened = await sockets.enter_async_context(session)
+    return await sockets.enter_async_context(
+        opened.ws_connect(f"{served.base}/ws/fleet", headers={"Origin": served.base})
+    )
 
 
 async def test_a_long_download_is_whole(served: Served) -> None:

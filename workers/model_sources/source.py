@@ -9,6 +9,7 @@ from typing import Literal
 
 from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.engine_options import EngineOptions
+from catalogue.file_facts import FileFacts
 from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from workers.engines import model_families
@@ -23,6 +24,8 @@ from workers.engines.driver import (
 from workers.weights.folder import folder_digest
 
 TINY_NAME = "hearth-tiny"
+#: Files that hold a chat template, where ``tokenizer_config.json`` does not.
+CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class ModelSpec:
             options=self.options,
             slots_per_replica=self.slots_per_replica,
             engine_version=self.engine_version or "",
+            file_facts=facts_of(folder),
         )
 
     def family_args(self) -> tuple[str, ...]:
@@ -122,6 +126,18 @@ def is_tiny(source: str) -> bool:
 def deployment_name(model_name: str) -> str:
     """Return the name of a model's deployment: only characters that a URL allows, at most 63."""
     return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63].strip("-")
+
+
+def facts_of(folder: Path) -> FileFacts | None:
+    """Return what the files in a model's folder say of what it can do; None if they are not on this machine."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        tokenizer = folder / "tokenizer_config.json"
+        template = json.loads(tokenizer.read_text()).get("chat_template") if tokenizer.is_file() else None
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+    has_template = bool(template) or any((folder / name).is_file() for name in CHAT_TEMPLATES)
+    return FileFacts(chat=has_template, vision=isinstance(config, dict) and "vision_config" in config)
 
 
 def context_length(folder: Path, wanted: int) -> int:

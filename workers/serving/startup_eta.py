@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
+from catalogue.registry import ServedModel
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Pool, Replica
@@ -83,6 +84,19 @@ def _regions(pools: Sequence[Pool], requires: object) -> frozenset[str]:
 def _json(value: object) -> object:
     """Return a JSON column of a compiled query, which comes as text."""
     return json.loads(value) if isinstance(value, str) else value
+
+
+def startable(deployments: Sequence[Deployed], model: ServedModel, regions: frozenset[str]) -> Deployed | None:
+    """Return a deployment that may start a replica of the model, that of the active revision first.
+
+    ``regions``: it has a pool in one of these; empty: anywhere.
+    """
+    able = [
+        each
+        for each in deployments
+        if each.model_name == model.served_by and each.may_wake and (not regions or each.regions & regions)
+    ]
+    return min(able, key=lambda each: each.revision_id != model.deployed_revision_id, default=None)
 
 
 def etas() -> dict[UUID, float]:

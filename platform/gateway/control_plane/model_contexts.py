@@ -6,12 +6,13 @@ fit wherever it goes: the shortest context counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from catalogue.registry import Catalogue, ServedModel
 from tenants.ids import RevisionId
 from workers.serving.endpoints import Endpoint
+from workers.serving.model_facts import states
 
 #: The context of a model whose engines have never said theirs. Estimates of tokens and costs must not be too low.
 UNKNOWN_CONTEXT_TOKENS = 1 << 20
@@ -39,14 +40,8 @@ class ModelContexts:
 
 
 def context(model: ServedModel, ready: Sequence[Endpoint], last: Mapping[RevisionId, int]) -> int:
-    """Return the shortest of the deployed context, 0 if it is the model's own, and those of its ``ready`` replicas.
-
-    ``last`` are contexts of replicas that ran before, for a model that has no ready one and no deployed context.
-    """
-    known = _known(each.context_tokens for each in ready)
-    if model.context_length_tokens:
-        known.append(model.context_length_tokens)
-    return min(known) if known else last.get(model.deployed_revision_id, UNKNOWN_CONTEXT_TOKENS)
+    """Return the context of a model as ``states.context_of``, UNKNOWN_CONTEXT_TOKENS if no engine has said it."""
+    return states.context_of(model, (each.context_tokens for each in ready), last) or UNKNOWN_CONTEXT_TOKENS
 
 
 def fit(model: ServedModel, context_tokens: int) -> ServedModel:
@@ -54,7 +49,3 @@ def fit(model: ServedModel, context_tokens: int) -> ServedModel:
     if model.context_length_tokens == context_tokens:
         return model
     return replace(model, context_length_tokens=context_tokens)
-
-
-def _known(contexts: Iterable[int | None]) -> list[int]:
-    return [each for each in contexts if each]

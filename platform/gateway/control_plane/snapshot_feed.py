@@ -38,6 +38,8 @@ from tenants.snapshot.snapshot import Caller, Snapshot
 from tenants.snapshot.snapshot_sweep import SnapshotSweep
 from workers.serving import endpoints, gateway_load, startup_eta
 from workers.serving.endpoints import Endpoint
+from workers.serving.model_facts import states
+from workers.serving.model_facts.states import ModelState, Starts
 from workers.serving.startup_eta import Deployed
 
 log = logging.getLogger(__name__)
@@ -69,6 +71,8 @@ class ControlSnapshot:
     endpoints: Mapping[str, tuple[Endpoint, ...]]
     deployments: tuple[Deployed, ...]
     etas: Mapping[UUID, float]
+    #: When starts that are under way were decided, by deployment (``workers.serving.model_facts.states``).
+    starting: Mapping[UUID, dt.datetime | None] = field(default_factory=dict)
     prices: PriceTable = field(default_factory=lambda: PriceTable(()))
     gateways: tuple[str, ...] = ()
     #: Adapters that no replica of their base could load, with the time of the next attempt.
@@ -100,12 +104,17 @@ class ControlSnapshot:
 
         ``regions``: it has a pool in one of these; empty: anywhere.
         """
-        able = [
-            each
-            for each in self.deployments
-            if each.model_name == model.served_by and each.may_wake and (not regions or each.regions & regions)
-        ]
-        return min(able, key=lambda each: each.revision_id != model.deployed_revision_id, default=None)
+        return startup_eta.startable(self.deployments, model, regions)
+
+    def state_of(self, model: ServedModel, regions: frozenset[str]) -> ModelState:
+        """Return whether a model answers requests of a tenant with these regions now, starts, or sleeps."""
+        return states.state_of(
+            model,
+            is_ready=bool(self.endpoints_in(model.name, regions)),
+            starts=Starts(deployments=self.deployments, etas=self.etas, starting=self.starting),
+            regions=regions,
+            now=dt.datetime.now(dt.UTC),
+        )
 
 
 class SnapshotFeed:
@@ -121,6 +130,7 @@ class SnapshotFeed:
         self._on_change = on_change
         self._on_poll = on_poll
         self._etas: Mapping[UUID, float] = {}
+        self._starting: Mapping[UUID, dt.datetime | None] = {}
         self._gateways: tuple[str, ...] = ()
         self._catalogue = Catalogue(models={})
         self._contexts = ModelContexts()
@@ -246,6 +256,7 @@ class SnapshotFeed:
         price_table = self._models(old, changes)
         if time.monotonic() >= self._etas_until:
             self._etas = startup_eta.etas()
+            self._starting = states.starting()
             self._gateways = gateway_load.gateways()
             self._last_contexts = endpoints.last_contexts()
             self._etas_until = time.monotonic() + ETA_SECONDS
@@ -260,6 +271,7 @@ class SnapshotFeed:
             endpoints=ready,
             deployments=startup_eta.deployed(),
             etas=self._etas,
+            starting=self._starting,
             gateways=self._gateways,
             refused_adapters=endpoints.refused_adapters(),
         )

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from gateway.admission.key_rights import may_call, require_inference, require_mo
 from gateway.bodies import parser_pool
 from gateway.bodies.parser_messages import Target
 from gateway.cache.cache_control import parse_directives
+from gateway.control_plane.snapshot_feed import ControlSnapshot
 from gateway.errors import (
     BadRequest,
     GatewayError,
@@ -29,8 +31,10 @@ from gateway.errors import (
     Unavailable,
     WrongMethod,
     internal_error,
+    model_retired,
 )
 from gateway.metering.usage_log import AttemptLog
+from gateway.pipeline import model_details
 from gateway.pipeline.async_requests import POLL_PATH
 from gateway.pipeline.auth import Authenticator
 from gateway.pipeline.components import Components
@@ -199,6 +203,7 @@ class Pipeline:
         self._check_caller(caller, request, len(request.body))
         call, model = await self._parse(caller, endpoint, request.body)
         timeline.model = model.name
+        timeline.headers.extend(model_details.retirement_headers(self._snapshot, caller, model))
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
         active = ActiveRequest(context=context, client=request.client)
         return await self._components.active_requests.run(active, self._once(context, request))
@@ -309,23 +314,41 @@ class Pipeline:
         return self._tracer.until_sent(timeline.trace, timeline, response)
 
     def _model(self, caller: Caller, name: str) -> ServedModel:
+        """Return the model of this name or alias. Raises NotFound, Forbidden."""
         model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)
         if model is None:
             raise _model_not_found(name)
-        return require_model(caller, model)
+        return self._served(caller, require_model(caller, model))
+
+    def _served(self, caller: Caller, model: ServedModel) -> ServedModel:
+        """Return the model if it has not retired. Raises NotFound, which names what to call instead."""
+        if model.retires_at is not None and model.has_retired(time.time()):
+            since = f"{datetime.fromtimestamp(model.retires_at, UTC):%Y-%m-%d}"
+            raise model_retired(model.name, since, model_details.replacement(self._snapshot, caller, model))
+        return model
+
+    @property
+    def _snapshot(self) -> ControlSnapshot:
+        return self._components.feed.snapshot
 
     def _models(self, caller: Caller, request: Request, timeline: RequestTimeline) -> Response:
         """Describe the model of this name or alias, or every model that the key may call."""
-        catalogue = self._components.feed.snapshot.catalogue
+        snapshot = self._snapshot
         anthropic = model_list.asks_anthropic(request.headers)
         name = request.path.removeprefix(MODELS).removeprefix("/")
         if name:
-            model = catalogue.find(caller.tenant_id, name)
+            model = snapshot.catalogue.find(caller.tenant_id, name)
             if model is None or not may_call(caller, model):
                 raise _model_not_found(name)
-            document = model_list.one(model, anthropic=anthropic)
+            model = self._served(caller, model)
+            document = model_list.one(model, model_details.details(snapshot, caller, model), anthropic=anthropic)
         else:
-            visible = [model for model in catalogue.visible(caller.tenant_id) if may_call(caller, model)]
+            now = time.time()
+            visible = [
+                (model, model_details.details(snapshot, caller, model))
+                for model in snapshot.catalogue.visible(caller.tenant_id)
+                if may_call(caller, model) and not model.has_retired(now)
+            ]
             document = model_list.several(visible, anthropic=anthropic)
         return Response(status=200, headers=[*JSON, *timeline.headers], body=orjson.dumps(document))
 

@@ -14,12 +14,22 @@ def asks_anthropic(headers: Mapping[str, str]) -> bool:
     return "anthropic-version" in headers
 
 
-def one(model: ServedModel, *, anthropic: bool) -> dict[str, Any]:
-    """Describe a model."""
+#: The object with what Hearth adds; SDKs leave unknown fields alone.
+EXTENSION = "hearth"
+
+
+def one(model: ServedModel, details: Mapping[str, Any], *, anthropic: bool) -> dict[str, Any]:
+    """Describe a model; ``details`` are what Hearth adds."""
     if anthropic:
         created = datetime.fromtimestamp(model.created_at, UTC).isoformat().replace("+00:00", "Z")
-        return {"type": "model", "id": model.name, "display_name": model.name, "created_at": created}
-    described: dict[str, Any] = {
+        described: dict[str, Any] = {
+            "type": "model",
+            "id": model.name,
+            "display_name": model.name,
+            "created_at": created,
+        }
+        return {**described, EXTENSION: details}
+    described = {
         "id": model.name,
         "object": "model",
         "created": model.created_at,
@@ -28,13 +38,13 @@ def one(model: ServedModel, *, anthropic: bool) -> dict[str, Any]:
     }
     if model.base:  # as vLLM lists adapters; it names the folder as the root, which is nobody else's business
         described |= {"root": model.base, "parent": model.base}
-    return described
+    return {**described, EXTENSION: details}
 
 
-def several(models: Sequence[ServedModel], *, anthropic: bool) -> dict[str, Any]:
-    """Describe all models, on a single page."""
-    described = [one(model, anthropic=anthropic) for model in models]
+def several(models: Sequence[tuple[ServedModel, Mapping[str, Any]]], *, anthropic: bool) -> dict[str, Any]:
+    """Describe all models with their details, on a single page."""
+    described = [one(model, details, anthropic=anthropic) for model, details in models]
     if not anthropic:
         return {"object": "list", "data": described}
-    first, last = (models[0].name, models[-1].name) if models else (None, None)
+    first, last = (models[0][0].name, models[-1][0].name) if models else (None, None)
     return {"data": described, "has_more": False, "first_id": first, "last_id": last}

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -296,6 +297,7 @@ def model() -> None:
       hearth model alias qwen3-8b default
       hearth model share qwen3-8b --tenant acme --tenant globex
       hearth model secret llama --file token.txt
+      hearth model retire qwen3-8b --on 2027-03-31 --replacement qwen4-8b
       hearth model archive qwen3-8b
     """
 
@@ -342,6 +344,34 @@ def archive(name: str) -> None:
 def restore(name: str) -> None:
     """Serve an archived model again, with the replicas that it had."""
     _change(name, "is served again", archived=False)
+
+
+@model.command(short_help="Announce when a model is refused, and what to call instead.")
+@click.argument("name")
+@click.option(
+    "--on",
+    "retires_at",
+    type=click.DateTime(("%Y-%m-%d", "%Y-%m-%dT%H:%M")),
+    help="The moment in UTC from which on its requests are refused.",
+)
+@click.option("--replacement", default="", metavar="MODEL", help="What to call instead: a model, or an alias of one.")
+@click.option("--never", is_flag=True, help="It does not retire.")
+def retire(name: str, retires_at: datetime | None, replacement: str, never: bool) -> None:
+    """Announce the date from which on requests for a model are refused, in every answer until then.
+
+    Its replicas run on until `archive` ends them.
+    """
+    if (retires_at is not None) + never != 1:
+        raise click.UsageError("Give one of --on and --never.")
+    moment = None if retires_at is None else retires_at.replace(tzinfo=UTC)
+    with on_database("Nothing was changed"):
+        from portal.fleet import model_changes
+        from tenants import audit
+
+        retirement = model_changes.Retirement(retires_at=moment, replacement=replacement)
+        wanted = model_changes.ModelChange(retirement=retirement)
+        model_changes.change(audit.shell("hearth model"), name, wanted, warn=print)
+    print(f"{name} {'does not retire' if moment is None else f'retires at {moment:%Y-%m-%d %H:%M} UTC'}.")
 
 
 @model.command(short_help="Give a model another name.")

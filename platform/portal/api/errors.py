@@ -37,6 +37,7 @@ _PARAMS = {
     "number of aliases": "aliases",
     "list of tenants": "tenants",
     "hub token": "hub_token",
+    "retirement date": "retires_at",
     "secret value": "value",
 }
 

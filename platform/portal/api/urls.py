@@ -20,6 +20,7 @@ from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
+from portal.api.tenants import models as tenant_models
 from portal.api.usage import (
     breakdown,
     models,
@@ -51,6 +52,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/keys/<uuid:key>", keys.KeyView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>/revoke", keys.RevokeKeyView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>/rotate", keys.RotateKeyView.as_view()),
+    path("tenants/<slug:tenant>/models", tenant_models.TenantModelsView.as_view()),
+    path("tenants/<slug:tenant>/models/<path:name>", tenant_models.TenantModelView.as_view()),
     path("tenants/<slug:tenant>/limits", limits.LimitsView.as_view()),
     path("tenants/<slug:tenant>/limits/<uuid:limit>", limits.LimitView.as_view()),
     path("tenants/<slug:tenant>/budgets", budgets.BudgetsView.as_view()),

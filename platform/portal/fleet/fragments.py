@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.template.loader import render_to_string
 
-from workers.fleet.status import inventory
 from workers.fleet.status.inventory import Fleet
 
 
@@ -25,16 +24,3 @@ def fleet_fragments(fleet: Fleet) -> dict[str, str]:
             context = {"node": node, "pool": pool, "swap": True}
             parts[f"node-{node.id}"] = render_to_string("portal/parts/node.html", context)
     return parts
-
-
-def fleet_changes(sent: dict[str, str] | None) -> tuple[str, dict[str, str]]:
-    """Return the HTML to push to a page that shows ``sent`` (None if unknown), and what the page shows then.
-
-    The HTML is empty if nothing changed.
-    """
-    fleet = inventory.read()
-    parts = fleet_fragments(fleet)
-    if sent is not None and sent.keys() != parts.keys():
-        return render_to_string("portal/parts/fleet.html", {"fleet": fleet, "swap": True}), parts
-    known = sent or {}
-    return "\n".join(html for name, html in parts.items() if known.get(name) != html), parts

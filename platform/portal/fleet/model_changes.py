@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from django.db import transaction
 
@@ -16,6 +17,7 @@ from billing.pricing import prices
 from catalogue import administration
 from catalogue.models import Model
 from catalogue.registry import Description
+from portal.fleet import announcements
 from reserved_capacity import registry as reserved_capacity
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -29,6 +31,14 @@ from workers.scheduler import reconciler
 from workers.weights import hub_tokens, secrets
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retirement:
+    """When a model retires, None for never; and the name or an alias of what to call instead, empty for none."""
+
+    retires_at: datetime | None
+    replacement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,8 @@ class ModelChange:
     hub_token: str | None = field(default=None, repr=False)
     #: The name of the secret that its files are fetched with; an empty text: none.
     secret: str | None = None
+    #: From when on its requests are refused, and what to call instead.
+    retirement: Retirement | None = None
     #: Options of its deployment and its engines. A change replaces its replicas.
     options: OptionChange = NO_CHANGE
 
@@ -116,6 +128,8 @@ def _change(
         model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
         model = administration.set_aliases(actor, model.name, wanted.aliases)
+    if wanted.retirement is not None:
+        model = _retire(actor, model, wanted.retirement)
     if wanted.secret is not None:
         secrets.use(actor, model, wanted.secret)
     if wanted.hub_token:
@@ -164,6 +178,14 @@ def _rename(actor: Actor, model: Model, new_name: str, warn: Callable[[str], Non
             )
         tasks.hint(())
     return renamed
+
+
+def _retire(actor: Actor, model: Model, wanted: Retirement) -> Model:
+    """Set the date, and announce it to every tenant that may call the model."""
+    retired = administration.set_retirement(actor, model.name, wanted.retires_at, wanted.replacement)
+    if retired.retires_at is not None and retired.retires_at != model.retires_at:
+        announcements.retirement(retired)
+    return retired
 
 
 def _archive(actor: Actor, model: Model) -> Model:

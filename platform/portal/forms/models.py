@@ -9,7 +9,7 @@ from django import forms
 
 from catalogue import administration
 from catalogue.models import Model
-from portal.fleet.model_changes import ModelChange
+from portal.fleet.model_changes import ModelChange, Retirement
 from portal.forms.base import PageForm
 from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
@@ -28,6 +28,7 @@ class ModelForm(PageForm):
     """What an operator changes of a model. Errors of the model itself stand beside their field."""
 
     id_prefix = "model"
+    fields_of_errors = {"retirement date": "retires_at"}
 
     name = forms.CharField(
         label="Name",
@@ -45,6 +46,19 @@ class ModelForm(PageForm):
         required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
     )
 
+    retires_at = forms.DateTimeField(
+        required=False,
+        label="Retires at, UTC",
+        help_text="From then on its requests are refused; every answer announces it. Empty: never.",
+        error_messages={"invalid": "Enter a date and a time, as 2027-03-31T00:00."},
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )
+    replacement = forms.CharField(
+        required=False,
+        max_length=200,
+        label="Replacement",
+        help_text="What to call instead of a model that retires: a model, or an alias of one.",
+    )
     secret = forms.ChoiceField(
         required=False, label="Secret", help_text="With which nodes fetch a gated or private model from the hub."
     )
@@ -63,6 +77,8 @@ class ModelForm(PageForm):
             "aliases": " ".join(model.aliases.order_by("name").values_list("name", flat=True)),
             "visibility": model.visibility,
             "tenants": administration.slugs_of(model.shared_with),
+            "retires_at": None if model.retires_at is None else model.retires_at.replace(second=0),
+            "replacement": model.replacement,
             "secret": secrets.of_model(model.id),
         }
         super().__init__(data, initial=initial)
@@ -78,6 +94,7 @@ class ModelForm(PageForm):
         """Return the change of a valid form. The model's old name becomes an alias."""
         values = self.cleaned_data
         kept = {old_name} - {values["name"]}
+        retires = {"retires_at", "replacement"}.intersection(self.changed_data)
         public = values["visibility"] == Model.Visibility.PUBLIC
         return ModelChange(
             name=values["name"],
@@ -85,6 +102,9 @@ class ModelForm(PageForm):
             visibility=values["visibility"],
             tenants=() if public else tuple(values["tenants"]),
             secret=values["secret"] if "secret" in self.changed_data else None,
+            retirement=Retirement(retires_at=values["retires_at"], replacement=values["replacement"])
+            if retires
+            else None,
             hub_token=values["hub_token"] or None,
         )
 

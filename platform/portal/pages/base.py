@@ -168,6 +168,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
     """Return the links to the pages of one tenant that this principal may see."""
     names = (
         ("home", "Home", "home", "portal:tenant"),
+        ("tenant-models", "Models", "models", "portal:tenant-models"),
         *((("playground", "Playground", "playground", "portal:playground"),) if principal.may_play(tenant.id) else ()),
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("savings", "Savings", "savings", "portal:savings"),

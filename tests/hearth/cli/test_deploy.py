@@ -580,6 +580,7 @@ def test_a_renamed_model_keeps_its_price_and_is_deployed_again_under_its_new_nam
         (("deploy", "mine", "--engine-args", "'open"), "No closing quotation"),
         (("audit-isolation", "--pairs", "abc"), "'abc' is not a valid integer"),
         (("model", "share", "mine"), "Give one of --public, --private"),
+        (("model", "retire", "mine"), "Give one of --on and --never"),
     ],
 )
 def test_wrong_arguments_are_told_in_words(arguments: tuple[str, ...], words: str) -> None:

@@ -40,6 +40,12 @@ DECIDED_BY = {"tenants_tenant", "tenants_membership", "tenants_apikey", "tenants
 ALLOWED = {
     # the slugs of the owners of public models
     ("portal.api.usage.models", "tenants_tenant"),
+    # the models whose ids were read behind row-level security, with the slugs of their owners
+    ("catalogue.registry", "catalogue_model"),
+    ("catalogue.registry", "tenants_tenant"),
+    # which replicas of all models are ready, and which start, as gateways know it; shown are those that were read so
+    ("workers.serving.model_facts.states", "catalogue_model"),
+    ("tenants.database.compiled_query", "catalogue_model"),
     # the roles and the e-mails of the person who is signed in, by their own id, in all their tenants
     ("notifications.mail.recipients", "tenants_membership"),
     ("notifications.mail.recipients", "tenants_tenant"),

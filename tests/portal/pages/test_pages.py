@@ -43,6 +43,7 @@ OPERATOR_PAGES = (
 )
 TENANT_PAGES = (
     "",
+    "models/",
     "requests/",
     "savings/",
     "statement/",

@@ -87,7 +87,34 @@ _REQUESTS: dict[str, Any] = {
 _CACHED = {"type": "object", "nullable": True, "properties": {"cached_tokens": {"type": "integer"}}}
 _INTEGER = {"type": "integer"}
 _TEXT = {"type": "string"}
-_MODEL = _of(id=_TEXT, object=_TEXT, created=_INTEGER, owned_by=_TEXT, max_model_len=_INTEGER)
+_MAYBE = {"type": "boolean", "nullable": True, "description": "null: not known."}
+_MOMENT = {"type": "string", "format": "date-time", "nullable": True}
+_DETAILS = _of(
+    aliases=_list(_TEXT),
+    task={"type": "string", "enum": ["text", "embeddings"]},
+    context_tokens={"type": "integer", "nullable": True, "description": "null: no engine has said it."},
+    capabilities=_of(
+        chat=_MAYBE,
+        completions=_MAYBE,
+        embeddings=_MAYBE,
+        tools=_MAYBE,
+        structured_outputs=_MAYBE,
+        vision=_MAYBE,
+        reasoning=_MAYBE,
+        lora=_MAYBE,
+    ),
+    price={
+        **_of(currency=_TEXT, per_million_tokens=_OBJECT, per_request=_OBJECT),
+        "nullable": True,
+        "description": "What this key's tenant pays, as decimal text by class; null: there is no price.",
+    },
+    state={"type": "string", "enum": ["ready", "starting", "asleep", "stopped"]},
+    eta_seconds={"type": "number", "nullable": True, "description": "Until it answers; null: not known, or now."},
+    deprecated_at=_MOMENT,
+    retires_at=_MOMENT,
+    replacement={"type": "string", "nullable": True, "description": "What to call instead of one that retires."},
+)
+_MODEL = _of(id=_TEXT, object=_TEXT, created=_INTEGER, owned_by=_TEXT, max_model_len=_INTEGER, hearth=_DETAILS)
 _RESPONSES: dict[str, Any] = {
     "Answer": _of(
         id=_TEXT,

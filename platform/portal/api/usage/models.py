@@ -26,7 +26,7 @@ from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.fleet import model_changes
-from portal.fleet.model_changes import ModelChange
+from portal.fleet.model_changes import ModelChange, Retirement
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.models import Tenant
@@ -60,6 +60,8 @@ class CatalogueEntry:
     secret: str
     #: Of a LoRA adapter: the model that it changes; empty for any other model.
     base: str
+    #: What to call instead of one that retires; empty for none that the principal sees.
+    replacement: str
 
     @property
     def id(self) -> UUID:
@@ -134,6 +136,15 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
     secret = serializers.CharField(
         read_only=True, help_text="Name of the secret that its files are fetched with. Empty except for operators."
     )
+    deprecated_at = serializers.DateTimeField(
+        source="model.deprecated_at", read_only=True, allow_null=True, help_text="When its retirement was announced."
+    )
+    retires_at = serializers.DateTimeField(
+        source="model.retires_at", read_only=True, allow_null=True, help_text="From when on its requests are refused."
+    )
+    replacement = serializers.CharField(
+        read_only=True, help_text="What to call instead of one that retires; empty for none that the caller may call."
+    )
     archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
     priced = serializers.BooleanField(
@@ -165,6 +176,17 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         required=False,
         max_length=MOST_ALIASES,
         help_text="All further names under which clients may call it.",
+    )
+    retires_at = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        help_text="From when on its requests are refused, which every answer announces until then; null: never.",
+    )
+    replacement = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=200,
+        help_text="With retires_at: the model or alias to call instead.",
     )
     hub_token = serializers.CharField(
         max_length=LONGEST_VALUE,
@@ -280,7 +302,7 @@ class ModelView(APIView):
         responses={200: ChangedModelSerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, name: str) -> Response:
-        """Rename, archive, restore, alias or share a model, or change its options. Operators only.
+        """Rename, archive, restore, alias, share or retire a model, or change its options. Operators only.
 
         The model is given by its name or an alias. The engine's own parser checks new options and arguments first,
         which takes seconds for vLLM; what it refuses is a 400 with its sentence. A portal without the engine says in
@@ -297,10 +319,22 @@ class ModelView(APIView):
         for name_or_value in ("hub_token", "secret"):
             if name_or_value in given:
                 given[name_or_value] = given[name_or_value] or ""
+        if retirement := _retirement(given):
+            given["retirement"] = retirement
         wanted = ModelChange(**given, options=OptionChange(**options))
         notes: list[str] = []
         changed = model_changes.change(principal.actor, _storable(name), wanted, warn=notes.append)
         return Response({**ModelSerializer(with_revisions([changed], principal)[0]).data, "notes": notes})
+
+
+def _retirement(given: dict[str, Any]) -> Retirement | None:
+    """Take what a body says of the model's retirement out of it. Raises ValidationError."""
+    replacement = given.pop("replacement", None)
+    if "retires_at" in given:
+        return Retirement(retires_at=given.pop("retires_at"), replacement=replacement or "")
+    if replacement is not None:
+        raise serializers.ValidationError({"replacement": "Give it together with retires_at."})
+    return None
 
 
 def _storable(name: str) -> str:
@@ -343,6 +377,7 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     links = ModelSecret.objects.filter(model__in=models) if principal.is_operator else ModelSecret.objects.none()
     named_secrets = dict(links.values_list("model_id", "secret__name"))
     priced = _priced({model.name for model in models}, principal)
+    seen = _seen({model.replacement for model in models if model.replacement}, principal)
     return [
         CatalogueEntry(
             model=model,
@@ -356,9 +391,21 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
             slots_per_replica=slots.get(model.id),
             base=model.base.name if model.base else "",
             secret=named_secrets.get(model.id, ""),
+            replacement=model.replacement if model.replacement in seen else "",
         )
         for model in models
     ]
+
+
+def _seen(names: Collection[str], principal: Principal) -> set[str]:
+    """Return which of these names and aliases are of models that the principal sees."""
+    if not names:
+        return set()
+    aliases = dict(ModelAlias.objects.filter(name__in=names).values_list("name", "model_id"))
+    named = visible(principal).filter(Q(name__in=names) | Q(id__in=list(aliases.values())))
+    rows = tenant_reads.newest(principal, lambda: list(named.all()), len(names))
+    ids = {row.id for row in rows}
+    return {row.name for row in rows} | {name for name, model_id in aliases.items() if model_id in ids}
 
 
 def _priced(names: Collection[str], principal: Principal) -> set[str]:

@@ -21,13 +21,13 @@ from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from catalogue.routing_policy import BadPolicy
 from portal.fleet import model_changes
-from portal.fleet.document import adapters, difference, present, reading, renames
+from portal.fleet.document import adapters, difference, present, reading, renames, schema
 from portal.fleet.document.difference import Change
 from portal.fleet.document.entry_errors import about
 from portal.fleet.document.reading import BadDocument
 from portal.fleet.document.schema import Adapter, Fleet, Model, Pool
 from portal.fleet.document.schema import Deployment as DeploymentEntry
-from portal.fleet.model_changes import ModelChange
+from portal.fleet.model_changes import ModelChange, Retirement
 from tenants import registry as tenants
 from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
@@ -91,6 +91,7 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
             _prune(actor, wanted)
         _bring_about(actor, wanted, before, described)
         adapters.bring_about(actor, wanted.adapters or (), before.adapters or (), fresh)
+        _set_all_retirements(actor, wanted)
         _set_all_prices(actor, wanted, confirm=confirm_prices)
         changes = renames.shown(difference.between(before, present.read(), digests, present.digests()), names)
         tasks.hint(())
@@ -208,6 +209,18 @@ def _set_model(actor: Actor, wanted: Model, described: Description | None, *, kn
     )
     model_changes.change(actor, wanted.name, change)
     return revision
+
+
+def _set_all_retirements(actor: Actor, wanted: Fleet) -> None:
+    """Set when models retire, once all of them are there: one may replace another."""
+    for at, entry in enumerate(wanted.models):
+        with about(f"models[{at}]"):
+            try:
+                moment = schema.moment(entry.retires_at)
+            except ValueError as error:
+                raise BadDocument(f"{entry.retires_at} is no date.", ".retires_at") from error
+            retirement = Retirement(retires_at=moment, replacement=entry.replacement)
+            model_changes.change(actor, entry.name, ModelChange(retirement=retirement))
 
 
 def _set_all_prices(actor: Actor, wanted: Fleet, *, confirm: bool) -> None:

@@ -150,6 +150,8 @@ def _models(rows: Iterable[models.Model], runs: dict[Any, ModelRevision]) -> lis
                 visibility=row.visibility,  # type: ignore[arg-type]  # the column has no other values
                 tenants=sorted(slugs[each] for each in row.shared_with if each in slugs),
                 aliases=sorted(alias.name for alias in row.aliases.all()),
+                retires_at=schema.moment_text(row.retires_at),
+                replacement=row.replacement,
                 prices=_prices(in_force[row.name]) if row.name in in_force else None,
             )
         )

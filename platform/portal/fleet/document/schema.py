@@ -6,6 +6,7 @@ What a document leaves out has the default given here, except for prices, which 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,8 @@ MOST_ENTRIES = 200
 MOST_ADAPTERS = 1000
 MOST_ARGUMENTS = 1000
 
+#: A day, or a moment in UTC.
+MOMENT = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2})?Z)?)?$"
 Slug = Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="a-z, 0-9 and -, at most 63.")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=200, description="What clients call it.")]
 SecretName = Annotated[
@@ -111,6 +114,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ModelName | None,
         Meta(description="Its name before, if it still has that one: it is renamed, and the old name is an alias."),
     ] = None
+    retires_at: Annotated[
+        str,
+        Meta(pattern=MOMENT, description="From when on it is refused, in UTC. Empty: it does not retire."),
+    ] = ""
+    replacement: Annotated[
+        str, Meta(max_length=200, description="What to call instead of one that retires; empty: nobody has said.")
+    ] = ""
     prices: Prices | None = None
 
 
@@ -201,3 +211,16 @@ def pico(dollars: str | float, per: int) -> int:
     if exact != exact.to_integral_value():
         raise ValueError(f"{dollars} dollars for {per:,} are {exact} pico-dollars for one, which is no whole number")
     return int(exact)
+
+
+def moment(text: str) -> datetime | None:
+    """Return a moment of a document, at the beginning of a day; None for an empty one. Raises ValueError."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC) if text else None
+
+
+def moment_text(value: datetime | None) -> str:
+    """Return a moment as a document has it."""
+    if value is None:
+        return ""
+    utc = value.astimezone(UTC)
+    return f"{utc:%Y-%m-%d}" if (utc.hour, utc.minute, utc.second) == (0, 0, 0) else f"{utc:%Y-%m-%dT%H:%M:%SZ}"

@@ -15,7 +15,7 @@ from portal.forms.engine_options import EngineOptionsForm
 from portal.forms.models import AdapterForm, ModelForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors
-from tenants.errors import NotFound, TenantError
+from tenants.errors import BadName, NotFound, TenantError
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
 from workers.fleet import rollouts
@@ -142,6 +142,11 @@ def _changed(principal: Principal, name: str, form: ModelForm, notes: list[str])
     """Apply the form; False if the change is refused, which the form then says. ``notes`` get what to know about it."""
     try:
         model_changes.change(principal.actor, name, form.change(name), warn=notes.append)
+    except BadName as error:
+        if error.kind not in form.fields_of_errors and error.kind not in form.fields:
+            form.add_error(None, tenant_errors.words(error))
+        else:
+            form.refuse(error)
     except TenantError as error:
         form.add_error(None, tenant_errors.words(error))
     except WorkerError as error:

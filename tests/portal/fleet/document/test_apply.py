@@ -454,3 +454,19 @@ def test_a_model_is_renamed_with_all_that_is_its_own(world: World) -> None:
     without = renamed.replace("    renamed_from: chat\n", "")
     [changed] = _apply(without).changes
     assert [(each.field, each.after) for each in changed.values] == [("aliases", ["default", "small"])]
+
+
+def test_a_document_says_when_a_model_retires(world: World) -> None:
+    dated = WHOLE.replace("    context_tokens: 1024", "    context_tokens: 1024\n    retires_at: 2100-03-31")
+    _apply(dated)
+    found = Model.objects.get(name="chat")
+    assert found.retires_at is not None
+    assert f"{found.retires_at:%Y-%m-%d %H:%M %z}" == "2100-03-31 00:00 +0000"
+    assert not _apply(dated).changes
+    assert not _apply(present.text(present.read())).changes
+    with pytest.raises(BadDocument, match="no date"):
+        _apply(dated.replace("2100-03-31", "2100-13-31"))
+    with pytest.raises(BadDocument, match="another model"):
+        _apply(dated.replace("2100-03-31", "2100-03-31\n    replacement: chat"))
+    _apply(WHOLE)
+    assert Model.objects.get(name="chat").retires_at is None
