@@ -54,7 +54,9 @@ class SetByAbove(TenantError):
     key: str = ""
 
 
-KeyRefusal = Literal["malformed", "unknown", "revoked", "expired", "tenant_suspended", "project_archived"]
+KeyRefusal = Literal[
+    "malformed", "unknown", "revoked", "expired", "tenant_suspended", "payment_overdue", "project_archived"
+]
 
 
 @dataclass(eq=False)

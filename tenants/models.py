@@ -46,6 +46,8 @@ class Tenant(models.Model):
     billing_timezone = models.CharField(max_length=63, default="UTC")
     #: The counter of what is left of its prepaid balance, which its requests may not exceed; None: it pays afterwards.
     prepaid_counter_id = models.UUIDField(null=True, blank=True)
+    #: Since when its requests are refused because it has not paid; None: they are not. Not the operator's suspension.
+    payment_overdue_since = models.DateTimeField(null=True, blank=True)
     #: Of its projects without their own; empty: none.
     cost_centre = models.CharField(max_length=64, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)

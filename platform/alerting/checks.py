@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from alerting import kinds
 from billing.drain import lag
+from billing.dunning import cases
 from billing.models import UsageRollup, WalOffset
 from billing.wal import disk_usage
 from reconciliation.models import Comparison
@@ -79,6 +80,23 @@ def reconciliation_gaps() -> Iterator[Problem]:
         yield Problem(subject="books", summary=f"{last.book_gaps} sums of the books differ from usage.")
 
 
+def payments_overdue() -> Iterator[Problem]:
+    """Yield tenants whose requests are refused because they have not paid."""
+    for tenant in cases.suspended():
+        since = f"{tenant.payment_overdue_since:%Y-%m-%d %H:%M} UTC"
+        text = f"Requests of {tenant.slug} are refused since {since}: invoices are not paid."
+        yield Problem(subject=f"tenant {tenant.slug}", summary=text)
+
+
+def dunning_late() -> Iterator[Problem]:
+    """Yield dunning if something is late and it does not run, or if its last run failed for some invoices."""
+    last, now = cases.last_run(), timezone.now()
+    if last is not None and last.finished_at is not None and now - last.finished_at > kinds.DUNNING_LATE:
+        yield Problem(subject="dunning", summary=f"Dunning last ran through at {last.finished_at:%Y-%m-%d %H:%M} UTC.")
+    elif last is not None and last.failures:
+        yield Problem(subject="dunning", summary=f"Dunning could not look at {last.failures} invoices.")
+
+
 def disks() -> Iterator[Problem]:
     """Yield this machine if the disk of its data directory or its usage log fills."""
     here = settings.NODE_NAME
@@ -122,6 +140,8 @@ CHECKS: Mapping[str, Callable[[], Iterator[Problem]]] = {
     "node-lost": nodes_lost,
     "drain-behind": drains_behind,
     "reconciliation-gap": reconciliation_gaps,
+    "payment-overdue": payments_overdue,
+    "dunning": dunning_late,
     "disk": disks,
     "certificate": certificates,
     "error-rate": error_rates,

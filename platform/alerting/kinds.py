@@ -23,6 +23,8 @@ ERROR_WINDOW = timedelta(minutes=15)
 #: Free space of the disk with HEARTH_DATA_DIR: less than this share, and less than these bytes.
 FREE_SHARE = 0.10
 FREE_BYTES = 20 << 30
+#: Dunning that has not run through. It begins every ten minutes.
+DUNNING_LATE = timedelta(hours=2)
 #: A node whose agent has not renewed its lease.
 NODE_LOST_SECONDS = 30
 
@@ -73,6 +75,20 @@ KINDS: tuple[Kind, ...] = (
         patience=timedelta(hours=2),
         action="`hearth reconcile` names the engine process and the requests to look at.",
         severity="critical",
+    ),
+    Kind(
+        name="payment-overdue",
+        about="Requests of a tenant are refused because invoices are not paid.",
+        patience=timedelta(),
+        action="`hearth dunning status` shows its invoices; `hearth dunning grace` serves it until a day.",
+        severity="warning",
+    ),
+    Kind(
+        name="dunning",
+        about="Dunning has not run through for two hours, or its last run could not look at some invoices.",
+        patience=timedelta(),
+        action="Read the log of the role background, and run `hearth dunning run`.",
+        severity="warning",
     ),
     Kind(
         name="disk",

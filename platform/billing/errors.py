@@ -175,6 +175,15 @@ class InvoiceRefused(BillingError):
         self.remedy = remedy
 
 
+class BadDunning(BillingError):
+    """Dunning stays as it is. Carries the field, the problem and what is allowed."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
 class BadBankFile(BillingError):
     """A bank statement is not imported. Carries where the file is wrong, empty if everywhere, and the problem."""
 

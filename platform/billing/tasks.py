@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from billing.accounts import promotions
 from billing.drain import batch
+from billing.dunning import run as dunning
 from billing.invoices import overdue
 
 
@@ -20,6 +21,12 @@ def maintain() -> int:
 def note_overdue_invoices() -> int:
     """Note invoices that were not paid in time; return how many."""
     return overdue.note(timezone.now())
+
+
+@shared_task(name="billing.tasks.dun")
+def dun() -> int:
+    """Take the steps of dunning that are due; return how many."""
+    return dunning.run(timezone.now()).steps
 
 
 @shared_task(name="billing.tasks.expire_promotions")

@@ -2,6 +2,7 @@
 
 GatewayError            500  itself: an unexpected failure
 ├── Unauthorized        401  no API key, or one that is not valid
+├── PaymentOverdue      402  the tenant has not paid its invoices
 ├── Forbidden           403  the key may not do this
 ├── BadRequest          400  what was wrong, where, and what is allowed
 ├── Conflict            409  the same request is running, or its response was too large to store
@@ -72,6 +73,15 @@ class Unauthorized(GatewayError):
     status: int = 401
     kind: str = "invalid_request_error"
     headers: Headers = field(default_factory=lambda: [(b"www-authenticate", b"Bearer")])
+    closes: bool = True
+
+
+@dataclass(eq=False)
+class PaymentOverdue(GatewayError):
+    """402, which clients of OpenAI's API do not send again."""
+
+    status: int = 402
+    kind: str = "billing_error"
     closes: bool = True
 
 
@@ -195,8 +205,14 @@ _KEY_ERRORS = {
 }
 
 
-def unauthorized(refusal: KeyRefused) -> Unauthorized:
-    """Return the error for an API key that is not valid."""
+def unauthorized(refusal: KeyRefused) -> Unauthorized | PaymentOverdue:
+    """Return the error for an API key that is not valid, or whose tenant has not paid."""
+    if refusal.reason == "payment_overdue":
+        return PaymentOverdue(
+            "Requests of this tenant are refused because invoices are not paid. Its owners and billing members see on "
+            "the page Billing what to pay; requests are served again within seconds of the payment.",
+            "payment_overdue",
+        )
     code, message = _KEY_ERRORS[refusal.reason]
     return Unauthorized(message, code)
 

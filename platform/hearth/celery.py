@@ -98,6 +98,11 @@ if find_spec("billing.tasks") is not None:
         "schedule": 3600.0,
         "options": {"queue": "control", "expires": 3600.0},
     }
+    app.conf.beat_schedule["dunning"] = {
+        "task": "billing.tasks.dun",
+        "schedule": 600.0,
+        "options": {"queue": "background", "expires": 600.0},
+    }
     app.conf.beat_schedule["billing"] = {
         "task": "billing.tasks.maintain",
         "schedule": 3600.0,

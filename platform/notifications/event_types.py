@@ -127,6 +127,33 @@ PAYMENT_FAILED = EventType(
     mail_roles=(OWNER, BILLING),
     is_optional=False,
 )
+INVOICE_REMINDED = EventType(
+    name="hearth.invoice.reminded.v1",
+    about="An invoice is still not paid: a reminder, a second one, or the last notice. Each once.",
+    fields=_OF_INVOICES
+    | {
+        "step": "reminder, second_reminder or notice.",
+        "open": "What is still to be paid.",
+        "days_late": "For how many days.",
+        "suspends_on": "After a notice: from when on requests are refused; null: they are not.",
+    },
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
+PAYMENT_SUSPENSION_BEGUN = EventType(
+    name="hearth.payment_suspension.begun.v1",
+    about="Requests of the tenant are refused, because invoices were not paid.",
+    fields={"since": "Since when.", "invoices": "Numbers of the invoices."},
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
+PAYMENT_SUSPENSION_LIFTED = EventType(
+    name="hearth.payment_suspension.lifted.v1",
+    about="Requests of the tenant are served again: the invoices are paid or void, or an operator granted a grace.",
+    fields={"since": "Since when they were refused.", "lifted_at": "Until when."},
+    mail_roles=(OWNER, BILLING),
+    is_optional=False,
+)
 KEY_EXPIRY_ANNOUNCED = EventType(
     name="hearth.key_expiry.announced.v1",
     about="An API key expires within 7 days, and again within one day.",
@@ -206,6 +233,9 @@ EVENT_TYPES: tuple[EventType, ...] = (
     INVOICE_OVERDUE,
     INVOICE_VOIDED,
     PAYMENT_FAILED,
+    INVOICE_REMINDED,
+    PAYMENT_SUSPENSION_BEGUN,
+    PAYMENT_SUSPENSION_LIFTED,
     KEY_EXPIRY_ANNOUNCED,
     MODEL_RETIREMENT_ANNOUNCED,
     ALERT_RAISED,

@@ -7,7 +7,7 @@ receiver, and none is lost while a receiver is unavailable.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import connection
@@ -30,12 +30,14 @@ def emit(
     data: Mapping[str, Any],
     dedupe_key: str,
     tenant: Tenant | None = None,
+    addresses: Sequence[str] = (),
 ) -> Event | None:
     """Write an event; return None if one of this type and tenant with the same ``dedupe_key`` exists.
 
     ``subject`` is (kind, id). ``data`` has exactly the fields of the type, as JSON values. A transaction that writes
-    the same event at the same time waits for the other to end. Raises NoTransaction, UnknownEventType, and
-    WrongEventData for data that the type does not describe or that is above MOST_DATA_BYTES.
+    the same event at the same time waits for the other to end. ``addresses`` get its e-mail beside the people whose
+    role it is. Raises NoTransaction, UnknownEventType, and WrongEventData for data that the type does not describe or
+    that is above MOST_DATA_BYTES.
     """
     if not connection.in_atomic_block:
         raise NoTransaction(event_type.name)
@@ -47,6 +49,7 @@ def emit(
         subject=f"{kind}/{identity}"[:LONGEST_SUBJECT],
         data=dict(data),
         dedupe_key=dedupe_key,
+        mail_addresses=list(addresses),
     )
     Event.objects.bulk_create([event], ignore_conflicts=True)
     return Event.objects.filter(id=event.id).first()

@@ -9,6 +9,7 @@ from portal.pages.operator import alerts, fleet, fleet_file, models, nodes, rete
 from portal.pages.operator.billing import accounts as all_billing
 from portal.pages.operator.billing import (
     costs,
+    dunning,
     invoices,
     issuers,
     months,
@@ -69,6 +70,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/invoices/<uuid:invoice>/", tenant_invoices.detail, name="invoice"),
     path("tenants/<slug:slug>/invoices/<uuid:invoice>/change/", invoices.change, name="invoice-change"),
     path("tenants/<slug:slug>/invoices/<uuid:invoice>/<slug:kind>/", tenant_invoices.document, name="invoice-document"),
+    path("dunning/", dunning.index, name="dunning"),
     path("payments/", payments.index, name="payments"),
     path("reconciliation/", reconciliation.index, name="reconciliation"),
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),

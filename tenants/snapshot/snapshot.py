@@ -163,6 +163,8 @@ class Snapshot:
             raise KeyRefused("revoked")
         if rules.state != Tenant.State.ACTIVE:
             raise KeyRefused("tenant_suspended")
+        if rules.payment_overdue:
+            raise KeyRefused("payment_overdue")
         if key.project_id in rules.archived_projects:
             raise KeyRefused("project_archived")
         if key.expires_at is not None and key.expires_at <= time.time():

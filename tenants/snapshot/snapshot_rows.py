@@ -68,6 +68,8 @@ class TenantRules:
     purges: Purges
     #: Regions in which its requests may run; empty: all.
     allowed_regions: frozenset[str] = frozenset()
+    #: Its requests are refused because it has not paid.
+    payment_overdue: bool = False
     #: Keys with a limit, a budget or a setting of their own, by id.
     bound_keys: tuple[UUID, ...] = field(init=False, compare=False, repr=False)
     #: Callers made of these rules (``tenants.snapshot.snapshot``), by public id, each with the row that it was made of.
@@ -176,6 +178,7 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
             settings={_target(each): overrides_of(each) for each in settings.get(tenant.id, ())},
             purges=purges.get(tenant.id, _NONE_PURGED),
             allowed_regions=frozenset(tenant.allowed_regions),
+            payment_overdue=tenant.payment_overdue_since is not None,
         )
         for tenant in tenants.values()
     ]

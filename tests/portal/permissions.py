@@ -25,7 +25,7 @@ from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
 from billing.invoices import finalizing, issuers
-from billing.models import BankLine, Invoice, PriceVersion
+from billing.models import BankLine, DunningHold, Invoice, PriceVersion
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
@@ -102,6 +102,8 @@ PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_mil
 #: A bank statement, a line of one, and an invoice that it can pay.
 STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
 LINE, INVOICE = UUID("019ac1f0-0000-7000-8000-000000000001"), "ST-1"
+#: A hold of dunning.
+HOLD = UUID("019ac1f0-0000-7000-8000-000000000002")
 #: A node whose agent is silent.
 LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
@@ -224,7 +226,7 @@ class Scene:
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "html" if "invoices" in path else "completions",
-            "verb": "test", "line": LINE,
+            "verb": "test", "line": LINE, "hold": HOLD,
             "invoice": self.invoice_id, "issuer": "demo",
             "reservation": self.reservation_id,
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
@@ -275,6 +277,8 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /payments/import": lambda place: STATEMENT,
     "POST /payments/{line}/assign": lambda place: {"invoice": INVOICE},
     "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
+    "POST /dunning/holds": lambda place: {"tenant": "acme", "reason": "why"},
+    "PATCH /dunning/policy": lambda place: {"reminder_days": 5},
     "PUT /plans/{plan}": lambda place: {"from_month": LATER, "terms": {}},
     "POST /plans/{plan}/preview": lambda place: {"terms": {}},
     "POST /reservations": lambda place: RESERVED,
@@ -324,6 +328,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     },
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
     "POST /portal/payments/": lambda place: {"line": str(LINE), "action": "dismiss", "reason": "why"},
+    "POST /portal/dunning/": lambda place: {"action": "hold", "of": "acme", "reason": "why"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
     "POST /portal/reservations/": lambda place: {
@@ -408,6 +413,7 @@ def build(world: World, folder: Path) -> Scene:
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     bank_line(world)
+    DunningHold.objects.create(id=HOLD, tenant_id=tenant.id, reason="a dispute", created_by="someone")
     invoice_id = past_invoice(tenant, world)  # before there is credit, which would pay it
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry

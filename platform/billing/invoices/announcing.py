@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from billing.accounts import account
 from billing.models import Invoice
 from billing.pricing.amounts import PICO_PER_CENT, units
 from notifications import outbox
@@ -13,24 +14,39 @@ from tenants.models import Tenant
 
 def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: Any) -> None:
     """Write the event, once for each invoice; with ``of``, once for each thing of it. ``more``: further fields."""
+    tenant = Tenant.objects.get(id=invoice.tenant_id)
     outbox.emit(
         event_type,
-        tenant=Tenant.objects.get(id=invoice.tenant_id),
+        tenant=tenant,
         subject=("invoice", invoice.id),
         data={
             "invoice": str(invoice.id),
             "number": invoice.number,
             "month": f"{invoice.year}-{invoice.month:02}",
             "currency": invoice.currency,
-            "total": _amount(invoice.total_cents),
-            "due": _amount(invoice.total_cents - invoice.applied_cents),
+            "total": text_of(invoice.total_cents),
+            "due": text_of(invoice.total_cents - invoice.applied_cents),
             "issued_on": invoice.issued_on.isoformat(),
             "due_on": invoice.due_on.isoformat(),
             **more,
         },
         dedupe_key=f"{invoice.id} {of}".strip(),
+        addresses=account.of(tenant).details.billing_emails,
     )
 
 
-def _amount(cents: int) -> str:
+def announce_of(event_type: EventType, tenant: Tenant, *, of: str, **data: Any) -> None:
+    """Write an event about all of a tenant's invoices, once for each ``of``."""
+    outbox.emit(
+        event_type,
+        tenant=tenant,
+        subject=("tenant", tenant.id),
+        data=data,
+        dedupe_key=of,
+        addresses=account.of(tenant).details.billing_emails,
+    )
+
+
+def text_of(cents: int) -> str:
+    """Return an amount as events have it."""
     return f"{'-' if cents < 0 else ''}{units(abs(cents) * PICO_PER_CENT)}"

@@ -17,6 +17,9 @@ from billing.models import Invoice
 
 FINAL, SENT, PAID, VOID = (Invoice.State.FINAL, Invoice.State.SENT, Invoice.State.PAID, Invoice.State.VOID)
 
+#: Something may be open of them.
+UNPAID = (FINAL, SENT)
+
 NEXT: Mapping[str, frozenset[str]] = {
     FINAL: frozenset({SENT, PAID, VOID}),
     SENT: frozenset({SENT, PAID, VOID}),

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from billing import second_person
 from billing.errors import InvoiceRefused
-from billing.invoices import drafting, issuers, postings, registry, states
+from billing.invoices import drafting, issuers, postings, registry, states, suspension
 from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
@@ -84,6 +84,7 @@ def pay(
         invoice.state, invoice.paid_at = states.PAID, timezone.now()
         invoice.save(update_fields=["state", "paid_at"])
         announce(INVOICE_PAID, invoice)
+        suspension.apply(actor, invoice.tenant_id, timezone.now())
     _record(
         actor,
         "invoice.paid" if amount == open_cents else "invoice.paid_in_part",
@@ -117,6 +118,7 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
         note = _credit_note(invoice, text, now or timezone.now())
     _record(actor, "invoice.voided", invoice, {"reason": text, "credit_note": note.number if note else None})
     announce(INVOICE_VOIDED, invoice)
+    suspension.apply(actor, invoice.tenant_id, timezone.now())
     return note
 
 

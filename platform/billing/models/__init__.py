@@ -25,6 +25,7 @@ from billing.models.books import (
 )
 from billing.models.chargeback import GlCode, MonthProjectLine
 from billing.models.credits import CreditEntry, CreditRequest
+from billing.models.dunning import DunningCase, DunningHold, DunningPolicy, DunningRun, DunningStep
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.payments import BankAssignment, BankLine, PaymentFailure
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
@@ -42,6 +43,11 @@ __all__ = [
     "CreditEntry",
     "CreditNote",
     "CreditRequest",
+    "DunningCase",
+    "DunningHold",
+    "DunningPolicy",
+    "DunningRun",
+    "DunningStep",
     "FinalStatement",
     "GlCode",
     "Invoice",

@@ -20,7 +20,7 @@ class Authenticator:
     async def authenticate(self, headers: Mapping[str, str], client: str) -> Caller:
         """Return the caller whose key the headers carry; ``client`` is the address that the request comes from.
 
-        Raises Unauthorized, Forbidden, Unavailable.
+        Raises Unauthorized, PaymentOverdue, Forbidden, Unavailable.
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
@@ -35,7 +35,10 @@ class Authenticator:
         return caller
 
     def known(self, public_id: str) -> Caller:
-        """Return the caller with this key id, whose key was checked before. Raises Unauthorized, Unavailable."""
+        """Return the caller with this key id, whose key was checked before.
+
+        Raises Unauthorized, PaymentOverdue, Unavailable.
+        """
         try:
             return self._feed.snapshot.callers.caller(public_id)
         except KeyRefused as refusal:

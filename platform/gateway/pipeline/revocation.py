@@ -1,7 +1,7 @@
 """Track the running requests of each key, and end those that their key may not make any more.
 
 A key that is revoked or narrowed, a suspended tenant and an archived project also end requests that already run. An
-expired key, for example a rotated one, lets its requests finish.
+expired key, for example a rotated one, lets its requests finish, and so does a tenant that has not paid.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from gateway.request import RequestContext, Response
 from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.snapshot.snapshot import Caller, Snapshot
+
+#: Why a key is refused whose running requests go on.
+_LETS_FINISH = frozenset({"expired", "payment_overdue"})
 
 
 class ActiveRequest(msgspec.Struct, eq=False, kw_only=True):
@@ -98,11 +101,11 @@ class ActiveRequests:
 
 
 def _current(callers: Snapshot, public_id: str) -> tuple[Caller | None, GatewayError | None]:
-    """Return the key's current caller, or why the key is refused; neither for a key that has only expired."""
+    """Return the key's current caller, or why the key is refused; neither for one whose requests may finish."""
     try:
         return callers.caller(public_id), None
     except KeyRefused as refused:
-        return None, None if refused.reason == "expired" else errors.unauthorized(refused)
+        return None, None if refused.reason in _LETS_FINISH else errors.unauthorized(refused)
 
 
 def refusal_of(active: ActiveRequest, caller: Caller) -> GatewayError | None:

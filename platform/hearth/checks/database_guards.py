@@ -53,6 +53,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_budgetalert",
             "billing_creditnote",
             "billing_creditentry",
+            "billing_dunningstep",
             "billing_finalstatement",
             "billing_invoicedocument",
             "billing_invoiceline",

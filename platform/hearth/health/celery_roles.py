@@ -153,7 +153,12 @@ def _inference() -> Health:
 
 
 def _background() -> Health:
-    return Health(role="background", loops=(_worker_loop(),), checks=lambda: (_broker("missing"),), registry=registry())
+    return Health(
+        role="background",
+        loops=(_worker_loop(),),
+        checks=lambda: (_broker("missing"),),
+        registry=registry(*billing.metrics.DUNNING),
+    )
 
 
 def _beat() -> Health:

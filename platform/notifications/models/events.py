@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -24,6 +25,8 @@ class Event(models.Model):
     data = models.JSONField()
     #: A second event of this type and tenant with the same key is not written.
     dedupe_key = models.CharField(max_length=200)
+    #: Who gets an e-mail beside the people whose role it is.
+    mail_addresses = ArrayField(models.CharField(max_length=254), default=list, db_default=[])
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     #: When it was turned into deliveries and e-mails; None: that is still to be done.
     dispatched_at = models.DateTimeField(null=True)

@@ -12,7 +12,7 @@ from tenants.models import Tenant, User
 
 
 class Mail(models.Model):
-    """One e-mail to one person about one event, or why none is sent."""
+    """One e-mail about one event to one person, or to an address that the event names, or why none is sent."""
 
     class State(TextChoices):
         PENDING = "pending"
@@ -26,7 +26,8 @@ class Mail(models.Model):
     event = models.ForeignKey(Event, on_delete=models.CASCADE, related_name="mails")
     #: The event's.
     tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="+")
-    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="mails")
+    #: None: the address is no person's here, such as one of a billing account.
+    user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="mails")
     address = models.CharField(max_length=254)
     state = models.CharField(max_length=16, choices=State.choices, default=State.PENDING)
     #: Why it was skipped, or what the last attempt failed with.
@@ -37,7 +38,10 @@ class Mail(models.Model):
     sent_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("event", "user"), name="mail_once"),)
+        constraints = (
+            models.UniqueConstraint(fields=("event", "user"), name="mail_once"),
+            models.UniqueConstraint(fields=("event", "address"), condition=Q(user=None), name="mail_to_address_once"),
+        )
         indexes = (
             models.Index(fields=("next_attempt_at",), condition=Q(state="pending"), name="mails_due"),
             models.Index(fields=("user", "-created_at"), name="mails_by_user"),

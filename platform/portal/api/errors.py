@@ -79,12 +79,19 @@ def _from_domain(error: Exception) -> Response | None:
             response = _from_workers(error)
         case billing.GlCodeMissing() | billing.UsageDeleted():
             response = _from_chargeback(error)
-        case billing.NotClosed() | billing.NotReopened() | billing.BadCredit() | billing.CreditRefused():
-            response = _from_books(error)
+        case billing.BadCredit() | billing.BadDunning() | billing.BadIssuer():
+            response = envelope(f"{error}.", 400, "invalid_value", error.field)
         case billing.BadPriceFile() | billing.BadTerms() | billing.PlanRefused() | ReservationRefused():
             response = _from_agreements(error)
-        case billing.InvoiceRefused() | billing.BadIssuer() | billing.BadBankFile() | billing.PaymentRefused():
-            response = _from_invoices(error)
+        case (
+            billing.NotClosed()
+            | billing.NotReopened()
+            | billing.CreditRefused()
+            | billing.InvoiceRefused()
+            | billing.BadBankFile()
+            | billing.PaymentRefused()
+        ):
+            response = _from_books(error)
         case billing.BillingError():
             response = _from_billing(error)
         case BadDocument():
@@ -166,17 +173,26 @@ def _from_billing(error: billing.BillingError) -> Response | None:
 
 
 def _from_books(
-    error: billing.NotClosed | billing.NotReopened | billing.BadCredit | billing.CreditRefused,
+    error: billing.NotClosed
+    | billing.NotReopened
+    | billing.CreditRefused
+    | billing.InvoiceRefused
+    | billing.BadBankFile
+    | billing.PaymentRefused,
 ) -> Response:
     match error:
         case billing.NotClosed():
             return envelope(str(error), 409, "month_open")
         case billing.NotReopened():
             return envelope(f"{error}.", 409, "month_not_reopened")
-        case billing.BadCredit():
-            return envelope(f"{error}.", 400, "invalid_value", error.field)
         case billing.CreditRefused():
             return envelope(str(error), 409, "credit_refused")
+        case billing.BadBankFile():
+            return envelope(f"The file is not imported: {error}.", 400, "invalid_document")
+        case billing.PaymentRefused():
+            return envelope(str(error), 409, "payment_refused")
+        case billing.InvoiceRefused():
+            return envelope(str(error), 409, "invoice_refused")
 
 
 def _from_agreements(
@@ -193,20 +209,6 @@ def _from_agreements(
             return envelope(f"{error}.", 400, "invalid_value", error.field or None)
         case billing.PlanRefused():
             return envelope(str(error), 409, "plan_refused")
-
-
-def _from_invoices(
-    error: billing.InvoiceRefused | billing.BadIssuer | billing.BadBankFile | billing.PaymentRefused,
-) -> Response:
-    match error:
-        case billing.BadIssuer():
-            return envelope(f"{error}.", 400, "invalid_value", error.field)
-        case billing.BadBankFile():
-            return envelope(f"The file is not imported: {error}.", 400, "invalid_document")
-        case billing.PaymentRefused():
-            return envelope(str(error), 409, "payment_refused")
-        case billing.InvoiceRefused():
-            return envelope(str(error), 409, "invoice_refused")
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import ledger, not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit, invoices, issuers, payments, reservations
+from portal.api.billing import account, chargeback, credit, dunning, invoices, issuers, payments, reservations
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -151,6 +151,12 @@ urlpatterns: list[URLPattern] = [
         "tenants/<slug:tenant>/reservations/<uuid:reservation>/hours",
         reservations.ReservedHoursView.as_view(),
     ),
+    path("dunning", dunning.DunningView.as_view()),
+    path("dunning/run", dunning.RunDunningView.as_view()),
+    path("dunning/policy", dunning.DunningPolicyView.as_view()),
+    path("dunning/holds", dunning.DunningHoldsView.as_view()),
+    path("dunning/holds/<uuid:hold>/end", dunning.EndDunningHoldView.as_view()),
+    path("tenants/<slug:tenant>/dunning", dunning.TenantDunningView.as_view()),
     path("payments", payments.PaymentsView.as_view()),
     path("payments/import", payments.ImportView.as_view()),
     path("payments/<uuid:line>/assign", payments.AssignView.as_view()),

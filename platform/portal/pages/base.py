@@ -21,6 +21,7 @@ from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
 from portal.reporting import periods
+from portal.reporting.billing import dunning_banner
 from portal.reporting.periods import Period
 from tenants import error_text
 from tenants.errors import NotFound, SetByAbove, TenantError
@@ -135,6 +136,7 @@ def show(
         "tabs": tenant_links(principal, tenant) if tenant and principal.is_operator else (),
         "tenant": tenant,
         "active": active,
+        "banner": dunning_banner.of(principal, tenant) if tenant else None,
         "active_rail": "tenants" if tenant and principal.is_operator else active,
     }
     return render(request, template, {**frame, **context}, status=status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from tenants import policy_epoch, registry
 from tenants.keys import keys
-from tenants.models import Project
+from tenants.models import Project, Tenant
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import CHUNKS, ScriptedEngine, events, silence, streaming
@@ -124,8 +124,16 @@ async def test_whatever_a_key_loses_ends_what_runs_and_refuses_what_comes(
         assert gateway.runtime.components.active_requests.keys() == set()
 
 
-@pytest.mark.parametrize("how", ["rotated", "expired"])
-async def test_a_key_that_expires_is_refused_and_lets_its_stream_finish(gateway: Gateway, how: str) -> None:
+def set_overdue(acme: Customer, since: datetime | None) -> None:
+    """Set or remove the mark of a tenant that has not paid."""
+    Tenant.objects.filter(id=acme.tenant.id).update(payment_overdue_since=since)
+    policy_epoch.bump(tenants=[acme.tenant.id])
+
+
+@pytest.mark.parametrize("how", ["rotated", "expired", "unpaid"])
+async def test_a_key_that_expires_or_does_not_pay_is_refused_and_its_stream_finishes(
+    gateway: Gateway, how: str
+) -> None:
     acme = gateway.world.acme
     go_on = asyncio.Event()
 
@@ -143,14 +151,25 @@ async def test_a_key_that_expires_is_refused_and_lets_its_stream_finish(gateway:
     if how == "rotated":
         new = await in_database(lambda: keys.rotate(OPERATOR, acme.key, timedelta(0)))
         assert (await gateway.ask(key=new.secret, method="GET", path="/v1/models")).status == 200
-    else:
+    elif how == "expired":
         await in_database(lambda: keys.change(OPERATOR, acme.key, expires_at=timezone.now()))
+    else:
+        await in_database(lambda: set_overdue(acme, timezone.now()))
     for _ in range(2):
         await gateway.runtime.feed.refresh()
     refused = await gateway.ask()
-    assert (refused.status, refused.error["code"]) == (401, "key_expired")
+    error = (
+        (402, "payment_overdue", "billing_error") if how == "unpaid" else (401, "key_expired", "invalid_request_error")
+    )
+    assert (refused.status, refused.error["code"], refused.error["type"]) == error
+    stranger = await gateway.ask(key=gateway.world.globex.secret, method="GET", path="/v1/models")
+    assert stranger.status == 200
     go_on.set()
     await task
+    if how == "unpaid":
+        await in_database(lambda: set_overdue(acme, None))
+        await gateway.runtime.feed.refresh()
+        assert (await gateway.ask(method="GET", path="/v1/models")).status == 200
     assert exchange.events[-1] == b"data: [DONE]"
     assert [(end.state, end.completion_tokens) for end in gateway.ends()] == [("complete", 3)]
 

@@ -38,6 +38,7 @@ PAGES = (
     "plans/",
     "reservations/",
     "payments/",
+    "dunning/",
     "audit/",
     "billing/",
     "reconciliation/",

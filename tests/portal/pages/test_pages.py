@@ -37,6 +37,7 @@ OPERATOR_PAGES = (
     "billing/",
     "reservations/",
     "payments/",
+    "dunning/",
     "audit/",
     "usage.csv",
     "savings.csv",

@@ -20,12 +20,16 @@ class MailSerializer(serializers.Serializer[Mail]):
     id = serializers.UUIDField(read_only=True)
     event = serializers.UUIDField(source="event_id", read_only=True)
     type = serializers.CharField(source="event.type", read_only=True)
-    person = serializers.CharField(source="user.username", read_only=True)
+    person = serializers.SerializerMethodField(help_text="Null for an address of a billing account.")
     address = serializers.CharField(read_only=True)
     state = serializers.CharField(read_only=True, help_text="pending, sent, skipped or failed.")
     note = serializers.CharField(read_only=True, help_text="Why it was skipped, or what its last attempt failed with.")
     created_at = serializers.DateTimeField(read_only=True)
     sent_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+    def get_person(self, mail: Mail) -> str | None:
+        """Return the person's name."""
+        return None if mail.user is None else mail.user.username
 
 
 class MailsView(APIView):

@@ -7,12 +7,14 @@ from uuid import UUID, uuid4
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing import second_person
 from billing.accounts import account, balance, credits
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
+from billing.dunning import cases
 from billing.errors import BadCredit, CreditRefused
 from billing.models import CreditRequest
 from portal.access.principal import Principal, tenant_for
@@ -145,11 +147,13 @@ def _show(
     with as_tenant(TenantId(tenant.id)):
         found = account.of(tenant)
         has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
+        late = cases.read(timezone.now(), tenant=tenant)
         available = [spending.available_pico(each) for each in spending.prepaid_balances([tenant.id])]
     credit_form = credit_form or CreditForm(currency=tenant.currency)
     context = {
         "account": found,
         "details": found.details,
+        "late": late,
         "form": form,
         "balance": has,
         "available_pico": next(iter(available), None),
