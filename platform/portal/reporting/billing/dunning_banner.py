@@ -29,8 +29,8 @@ class Banner:
 
 
 def of(principal: Principal, tenant: Tenant) -> Banner | None:
-    """Return the banner; None for others, and while nothing was done about an invoice."""
-    if not principal.handles_bills_of(tenant.id):
+    """Return the banner; None while nothing was done about an invoice, and for others. Operators have a page of it."""
+    if principal.is_operator or not principal.handles_bills_of(tenant.id):
         return None
     with as_tenant(TenantId(tenant.id)):
         reminded = Exists(DunningStep.objects.filter(invoice=OuterRef("invoice")))
