@@ -10,10 +10,10 @@ from django.views.decorators.http import require_GET
 
 from portal.access import project_scope, response_headers
 from portal.access.addresses import api_base
-from portal.access.limit_permissions import models_of
 from portal.access.principal import KEY_ROLES, Principal, tenant_for
 from portal.formats.query_params import posted, text
 from portal.pages.base import form_action, page, show
+from portal.reporting import tenant_catalogue
 from tenants import error_text
 from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
@@ -33,9 +33,15 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     base = api_base(request)
     with as_tenant(TenantId(tenant.id)):
         projects = list(project_scope.projects_of(principal, tenant).filter(archived_at=None).order_by("slug"))
+        names = tenant_catalogue.names(tenant_catalogue.visible(tenant, principal).order_by("name"))
+    models = [
+        each
+        for each in tenant_catalogue.read(tenant, names)
+        if not each.has_retired and each.capabilities.get("chat") is not False
+    ]
     context = {
         "api_base": base,
-        "models": models_of(tenant),
+        "models": models,
         "projects": projects,
         "model": text(request.GET, "model"),
         "project": text(request.GET, "project") or "default",

@@ -198,7 +198,7 @@ class Answer {
   choice(index) {
     if (!this.choices.has(index)) {
       const box = element("div", {});
-      if (index) box.append(element("h3", { text: `Choice ${index + 1}` }));
+      if (index) box.append(element("b", { class: "small", text: `Choice ${index + 1}` }));
       this.texts.append(box);
       this.choices.set(index, { box, text: "", calls: [], finish: "" });
     }
@@ -581,6 +581,8 @@ function send() {
   if (running) return;
   try {
     const messages = written();
+    const chosen = settings.elements.model.selectedOptions[0];
+    if (images.length && "blind" in chosen.dataset) throw new Invalid(`${chosen.value} reads no images. Choose another model, or remove them.`);
     if (!messages.length) throw new Invalid("Write a message first.");
     const body = JSON.stringify(bodyWith(messages));
     if (new Blob([body]).size > maxBodyBytes) throw new Invalid(`The request is larger than the ${count(Math.floor(maxBodyBytes / 1048576))} MiB that are allowed. Remove an image, or begin a new conversation.`);
