@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, SetByAbove, TenantError
+from tenants.errors import AlreadyExists, BadName, InvitationRefused, NotAllowed, NotFound, SetByAbove, TenantError
 
 #: What can be done about an archived thing.
 _INSTEAD_OF_ARCHIVED = {
@@ -12,9 +12,19 @@ _INSTEAD_OF_ARCHIVED = {
     "budget": "Set a new budget.",
 }
 
+_INVITATIONS = {
+    "unknown": "This link invites nobody: it is not complete, or was never made. Open the whole link as you got it.",
+    "accepted": "This invitation was used already. Sign in if it was you; otherwise ask for a new one.",
+    "revoked": "This invitation was taken back. Ask the person who invited you for a new one.",
+    "expired": "This invitation is older than a week. Ask the person who invited you for a new one.",
+    "archived": "The tenant of this invitation is archived, so nobody can join it.",
+}
+
 
 def next_step(error: NotAllowed) -> str:
     """Return what to do about the state that forbids a change; empty where the error says it."""
+    if error.state.startswith("the last "):
+        return "Give another person that role first."
     return _INSTEAD_OF_ARCHIVED.get(error.kind, "") if error.state == "archived" else ""
 
 
@@ -29,6 +39,10 @@ def words(error: TenantError) -> str:
             text = f"{name!r} is not a valid {kind}: use {allowed}."
         case NotAllowed(kind, name, state):
             text = f"The {kind} {name!r} is {state}, so this cannot be done. {next_step(error)}".strip()
+        case InvitationRefused("member", role):
+            text = f"You already have the role {role!r} here. The invitation is still open for somebody else."
+        case InvitationRefused(reason):
+            text = _INVITATIONS[reason]
         case SetByAbove(kind, "operator"):
             text = f"This {kind} was set by an operator. Only operators may change or remove it."
         case SetByAbove(kind, "owner"):

@@ -1,12 +1,13 @@
 """Errors of the tenants package.
 
 TenantError
-├── NotFound        no object of that kind and name, or it is another tenant's
-├── AlreadyExists   the name is taken
-├── BadName         an invalid slug, name or value; ``allowed`` says what is valid
-├── NotAllowed      the object's state forbids the change
-├── SetByAbove      a limit or budget that somebody with more rights set
-└── KeyRefused      the key is not valid; ``reason`` says why
+├── NotFound           no object of that kind and name, or it is another tenant's
+├── AlreadyExists      the name is taken
+├── BadName            an invalid slug, name or value; ``allowed`` says what is valid
+├── NotAllowed         the object's state forbids the change
+├── SetByAbove         a limit or budget that somebody with more rights set
+├── InvitationRefused  a link that invites nobody (any more); ``reason`` says why
+└── KeyRefused         the key is not valid; ``reason`` says why
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ class SetByAbove(TenantError):
     kind: str
     set_by: str
     key: str = ""
+
+
+InvitationRefusal = Literal["unknown", "accepted", "revoked", "expired", "archived", "member"]
+
+
+@dataclass(eq=False)
+class InvitationRefused(TenantError):
+    """``role``: that of somebody who is a member, or an operator, already."""
+
+    reason: InvitationRefusal
+    role: str = ""
 
 
 KeyRefusal = Literal[

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils import timezone
 
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.keys import playground
-from tenants.models import Membership, Tenant, User
+from tenants.models import Invitation, Membership, Project, Tenant, User
+
+LAST_OWNER = "the last owner"
+#: Roles that may invite people.
+_INVITING = frozenset({Membership.Role.OWNER.value, Membership.Role.ADMIN.value})
 
 
 def of(tenant: Tenant) -> list[Membership]:
@@ -22,18 +29,21 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
     """Give a person a role, replacing the one they had; effective from their next page on.
 
     An unknown person is created, and cannot sign in without a password. Raises BadName, and NotAllowed for an archived
-    tenant.
+    tenant and for its last owner.
     """
     if role not in Membership.Role.values:
         raise BadName("role", role, " | ".join(Membership.Role.values))
     locked = Tenant.objects.select_for_update().get(id=tenant.id)
     if locked.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", locked.slug, locked.state)
-    user = User.objects.filter(username=username).first() or _create(username)
+    user = User.objects.filter(username=username).first() or create_person(username)
     found = Membership.objects.filter(user=user, tenant=locked).first()
     before = found.role if found is not None else None
     if found is not None and before == role:
         return found
+    if found is not None:
+        _require_other_owner(found)
+        _revoke_invitations(found, role)
     member, _ = Membership.objects.update_or_create(user=user, tenant=locked, defaults={"role": role})
     _record(actor, "member.set", member, before=before, after=role)
     playground.revoke_of(actor, user, locked)  # the next one asks for the rights of the new role
@@ -42,20 +52,74 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
 
 @transaction.atomic
 def remove(actor: Actor, tenant: Tenant, username: str) -> None:
-    """Remove a person's membership and revoke their key of the playground; the user and other memberships stay.
+    """Remove a person's membership and revoke their key of the playground; the user and their other keys stay.
 
-    Raises NotFound.
+    Raises NotFound, and NotAllowed for the last owner.
     """
-    locked = Membership.objects.select_for_update(of=("self",)).select_related("user", "tenant")
-    member = locked.filter(tenant=tenant, user__username=username).first()
-    if member is None:
-        raise NotFound("member", username)
+    Tenant.objects.select_for_update().get(id=tenant.id)
+    member = one(tenant, username)
+    _require_other_owner(member)
+    _revoke_invitations(member, None)
     _record(actor, "member.removed", member, before=member.role, after=None)
     playground.revoke_of(actor, member.user, member.tenant)
     member.delete()
 
 
-def _create(username: str) -> User:
+def roles_of(user: User) -> list[Membership]:
+    """Return a person's memberships of tenants that are not archived, with the tenants, by slug."""
+    own = Membership.objects.filter(user=user).exclude(tenant__state=Tenant.State.ARCHIVED)
+    return list(own.select_related("tenant").order_by("tenant__slug"))
+
+
+@transaction.atomic
+def name_person(actor: Actor, user: User, *, first_name: str, last_name: str) -> None:
+    """Change a person's name. Idempotent. The audit log, which is kept for longer than a person, has no name."""
+    if (user.first_name, user.last_name) == (first_name, last_name):
+        return
+    User.objects.filter(id=user.id).update(first_name=first_name, last_name=last_name)
+    audit.record(actor, "profile.changed", ("user", user.id), after={"person": user.username})
+
+
+@transaction.atomic
+def confine(actor: Actor, tenant: Tenant, username: str, projects: Collection[Project]) -> Membership:
+    """Let a developer make and change keys of these projects only; without projects, of all. Raises NotFound."""
+    Tenant.objects.select_for_update().get(id=tenant.id)
+    member = one(tenant, username)
+    ids = sorted(project.id for project in projects)
+    if sorted(member.project_ids) == ids:
+        return member
+    member.project_ids = ids
+    member.save(update_fields=["project_ids"])
+    after = {"person": username, "projects": sorted(project.slug for project in projects)}
+    playground.revoke_of(actor, member.user, member.tenant)
+    audit.record(actor, "member.confined", ("user", member.user_id), tenant=tenant, after=after)
+    return member
+
+
+def one(tenant: Tenant, username: str) -> Membership:
+    """Return a member by sign-in name. Raises NotFound."""
+    found = Membership.objects.filter(tenant=tenant, user__username=username).select_related("user", "tenant").first()
+    if found is None:
+        raise NotFound("member", username)
+    return found
+
+
+def _require_other_owner(member: Membership) -> None:
+    """Raise NotAllowed if this is the tenant's last owner. The tenant's row is locked."""
+    owners = Membership.objects.filter(tenant=member.tenant_id, role=Membership.Role.OWNER, user__is_active=True)
+    if member.role == Membership.Role.OWNER and not owners.exclude(id=member.id).exists():
+        raise NotAllowed("member", member.user.username, LAST_OWNER)
+
+
+def _revoke_invitations(member: Membership, role: str | None) -> None:
+    """Revoke what somebody has invited who may not any more."""
+    if member.role in _INVITING and role not in _INVITING:
+        own = Invitation.objects.filter(tenant=member.tenant_id, created_by=member.user.username)
+        own.filter(accepted_at=None, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def create_person(username: str) -> User:
+    """Create a person who cannot sign in without a password. Raises BadName."""
     try:
         User.username_validator(username)
     except ValidationError:

@@ -24,6 +24,17 @@ from tenants.ids import new_id
 class User(AbstractUser):
     """A person who signs in to the portal. ``is_staff``: an operator, who sees every tenant."""
 
+    class OperatorRole(TextChoices):
+        VIEWER = "viewer"
+        OPERATOR = "operator"
+        FINANCE = "finance"
+        ADMIN = "admin"
+
+    #: What an operator may change (``portal.access.operator_rights``); without a meaning for everybody else.
+    operator_role = models.CharField(
+        max_length=16, choices=OperatorRole.choices, default=OperatorRole.ADMIN, db_default=OperatorRole.ADMIN
+    )
+
 
 class Tenant(models.Model):
     """A customer. Everything it owns has its id; it is archived, never deleted."""
@@ -179,6 +190,8 @@ class Membership(models.Model):
 
     class Role(TextChoices):
         OWNER = "owner"
+        #: Everything but what is about owners and how the tenant's people sign in.
+        ADMIN = "admin"
         BILLING = "billing"
         DEVELOPER = "developer"
         VIEWER = "viewer"
@@ -186,12 +199,43 @@ class Membership(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+    #: Projects whose keys a developer may make and change; empty: all.
+    project_ids = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("user", "tenant"), name="membership_once"),)
 
     def __str__(self) -> str:
         return f"{self.user_id} {self.role} of {self.tenant_id}"
+
+
+class Invitation(models.Model):
+    """A link that makes one person a member of a tenant, or an operator where there is no tenant.
+
+    Only an HMAC of its secret is stored, as of an API key (``tenants.people.invitations``).
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    public_id = models.CharField(max_length=16, unique=True)
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="invitations")
+    role = models.CharField(max_length=16)
+    #: To which the link was sent; empty: to none.
+    email = models.CharField(max_length=254, blank=True, default="")
+    secret_hmac = models.BinaryField(max_length=32)
+    pepper_version = models.PositiveSmallIntegerField()
+    #: Sign-in names of the persons who made and accepted it.
+    created_by = models.CharField(max_length=200)
+    accepted_by = models.CharField(max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = (models.Index(F("tenant"), F("id").desc(), name="invitations_by_tenant"),)
+
+    def __str__(self) -> str:
+        return f"hi_{self.public_id}"
 
 
 class Project(models.Model):

@@ -27,6 +27,7 @@ from tenants.caller_limits import (
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
 
+LONGEST_NAME = 200
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -118,6 +119,27 @@ def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Pro
     audit.record(actor, "project.created", ("project", project.id), tenant=tenant, after={"slug": slug, "name": name})
     policy_epoch.bump(tenants=[tenant.id])
     return project
+
+
+@transaction.atomic
+def rename_project(actor: Actor, project: Project, name: str) -> Project:
+    """Change a project's name; its slug stays. Idempotent.
+
+    Raises BadName, and NotAllowed for a project of an archived tenant.
+    """
+    name = name.strip()
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise BadName("name", name[:60].replace("\0", "\\0"), f"1 to {LONGEST_NAME} characters")
+    locked = Project.objects.select_for_update(of=("self",)).select_related("tenant").get(id=project.id)
+    if locked.tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", locked.tenant.slug, locked.tenant.state)
+    if locked.name == name:
+        return locked
+    before, locked.name = locked.name, name
+    locked.save(update_fields=["name"])
+    target = ("project", locked.id)
+    audit.record(actor, "project.renamed", target, tenant=locked.tenant, before={"name": before}, after={"name": name})
+    return locked
 
 
 @transaction.atomic

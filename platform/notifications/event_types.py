@@ -16,7 +16,8 @@ from notifications.errors import UnknownEventType
 from tenants.models import Membership
 
 _NAME = re.compile(r"hearth\.[a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*\.v[1-9][0-9]*")
-OWNER, BILLING, DEVELOPER = Membership.Role.OWNER, Membership.Role.BILLING, Membership.Role.DEVELOPER
+OWNER, ADMIN = Membership.Role.OWNER, Membership.Role.ADMIN
+BILLING, DEVELOPER = Membership.Role.BILLING, Membership.Role.DEVELOPER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +58,13 @@ BUDGET_THRESHOLD_REACHED = EventType(
     name="hearth.budget_threshold.reached.v1",
     about="A percentage of a budget was spent. Once per percentage and period.",
     fields=_OF_BUDGETS | {"percent": "The percentage."},
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
 )
 BUDGET_EXHAUSTED = EventType(
     name="hearth.budget.exhausted.v1",
     about="99 % or more of a budget that blocks was spent, so requests are refused. Once per period.",
     fields=_OF_BUDGETS,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 _OF_BALANCES = {
@@ -75,14 +76,14 @@ BALANCE_LOW = EventType(
     name="hearth.balance.low.v1",
     about="A prepaid balance lasts for less than 3 days at the pace of the last 7. Once, until credit is added.",
     fields=_OF_BALANCES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 BALANCE_EXHAUSTED = EventType(
     name="hearth.balance.exhausted.v1",
     about="A prepaid balance is spent, so requests are refused. Once, until credit is added.",
     fields=_OF_BALANCES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 _OF_INVOICES = {
@@ -99,26 +100,26 @@ INVOICE_FINALIZED = EventType(
     name="hearth.invoice.finalized.v1",
     about="An invoice became final: it has a number, and its documents are ready.",
     fields=_OF_INVOICES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 INVOICE_PAID = EventType(
     name="hearth.invoice.paid.v1",
     about="All of an invoice is paid.",
     fields=_OF_INVOICES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
 )
 INVOICE_OVERDUE = EventType(
     name="hearth.invoice.overdue.v1",
     about="An invoice was not paid in time. Once.",
     fields=_OF_INVOICES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
 )
 INVOICE_VOIDED = EventType(
     name="hearth.invoice.voided.v1",
     about="An invoice was taken back by a credit note.",
     fields=_OF_INVOICES,
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
 )
 PAYMENT_FAILED = EventType(
     name="hearth.payment.failed.v1",
@@ -165,7 +166,7 @@ KEY_EXPIRY_ANNOUNCED = EventType(
         "expires_at": "When it expires.",
         "days": "7 or 1: within so many days.",
     },
-    mail_roles=(OWNER, DEVELOPER),
+    mail_roles=(OWNER, ADMIN, DEVELOPER),
 )
 
 MODEL_RETIREMENT_ANNOUNCED = EventType(
@@ -194,7 +195,7 @@ WEBHOOK_ENDPOINT_DISABLED = EventType(
         "failing_since": "When the first of the failures was.",
     },
     about_whom="either",
-    mail_roles=(OWNER,),
+    mail_roles=(OWNER, ADMIN),
     mail_operators=True,
 )
 

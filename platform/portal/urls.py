@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.pages import audit, breakdown, mail, requests, savings, usage, webhooks
-from portal.pages.operator import alerts, fleet, fleet_file, models, nodes, retention, scraping, secrets, tenants
+from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, usage, webhooks
+from portal.pages.operator import (
+    alerts,
+    fleet,
+    fleet_file,
+    models,
+    nodes,
+    operators,
+    retention,
+    scraping,
+    secrets,
+    support,
+    tenants,
+)
 from portal.pages.operator.billing import accounts as all_billing
 from portal.pages.operator.billing import (
     costs,
@@ -20,7 +32,17 @@ from portal.pages.operator.billing import (
     reservations,
 )
 from portal.pages.sign_in import SignInView, sign_out
-from portal.pages.tenant import billing, cache, keys, limits, playground, projects, savings_statements, statements
+from portal.pages.tenant import (
+    billing,
+    cache,
+    keys,
+    limits,
+    members,
+    playground,
+    projects,
+    savings_statements,
+    statements,
+)
 from portal.pages.tenant import invoices as tenant_invoices
 from portal.pages.tenant import models as tenant_models
 from portal.pages.tenant import prices as tenant_prices
@@ -56,6 +78,11 @@ urlpatterns: list[URLPattern] = [
     path("reservations/", reservations.index, name="reservations"),
     path("secrets/", secrets.index, name="secrets"),
     path("secrets/<slug:secret>/remove/", secrets.remove, name="secret-remove"),
+    path("tenants/<slug:slug>/support/", support.start, name="support-start"),
+    path("support/end/", support.end, name="support-end"),
+    path("operators/", operators.index, name="operators"),
+    path("operators/invitations/<uuid:invitation>/revoke/", operators.revoke, name="operator-invitation-revoke"),
+    path("operators/<str:person>/change/", operators.change, name="operator-change"),
     path("billing/", all_billing.index, name="all-billing"),
     path("months/", months.index, name="months"),
     path("costs/", costs.index, name="costs"),
@@ -76,6 +103,7 @@ urlpatterns: list[URLPattern] = [
     path("reconciliation.csv", reconciliation.as_csv, name="reconciliation-csv"),
     path("retention/", retention.index, name="retention"),
     path("audit/", audit.index, name="audit"),
+    path("account/profile/", profile.index, name="profile"),
     path("e-mails/", mail.index, name="mail"),
     path("alerts/", alerts.index, name="alerts"),
     path("webhooks/", webhooks.index, name="webhooks"),
@@ -131,10 +159,15 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/erase/", retention.erase, name="tenant-erase"),
     path("tenants/<slug:slug>/projects/", projects.index, name="projects"),
     path("tenants/<slug:slug>/projects/<slug:project>/archive/", projects.set_archived, name="project-archive"),
+    path("tenants/<slug:slug>/projects/<slug:project>/rename/", projects.rename, name="project-rename"),
     path(
         "tenants/<slug:slug>/projects/<slug:project>/cost-centre/",
         projects.set_cost_centre,
         name="project-cost-centre",
     ),
+    path("invitation/<str:link>/", invitation.accept, name="invitation"),
+    path("tenants/<slug:slug>/members/", members.index, name="members"),
+    path("tenants/<slug:slug>/members/<str:person>/change/", members.change, name="member-change"),
+    path("tenants/<slug:slug>/invitations/<uuid:invitation>/revoke/", members.revoke, name="invitation-revoke"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),
 ]

@@ -33,7 +33,7 @@ from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import PLATFORM_SLUG, TenantId
 from tenants.isolation import keyspace
-from tenants.models import ApiKey, Membership, Project, Tenant, User
+from tenants.models import ApiKey, Invitation, Membership, Project, Tenant, User
 from tenants.policy import purges
 from workers.models import DeferredRequest
 
@@ -149,11 +149,15 @@ def _erase_project(project: Project) -> int:
 
 
 def _erase_people(tenant: Tenant) -> int:
-    """Remove all memberships, and the accounts of people without another, operators excepted; return how many."""
+    """Remove all memberships and invitations, and the accounts of people without another, but operators'.
+
+    Return how many accounts.
+    """
     members = User.objects.filter(memberships__tenant=tenant)
     elsewhere = Membership.objects.exclude(tenant=tenant).values("user")
     own = list(members.filter(is_staff=False, is_superuser=False).exclude(id__in=elsewhere).distinct())
     Membership.objects.filter(tenant=tenant).delete()
+    Invitation.objects.filter(tenant=tenant).delete()
     _end_sessions({str(user.pk) for user in own})
     for user in own:
         user.delete()

@@ -20,7 +20,7 @@ from django.conf import settings
 
 PUBLIC_ID_LENGTH = 12
 _ALPHABET = string.ascii_lowercase + string.digits
-_FORMAT = re.compile(r"(hk|ho|hs)_([a-z0-9]{12})_([A-Za-z0-9_-]{43})([0-9a-f]{6})")
+_FORMAT = re.compile(r"(hk|ho|hs|hi)_([a-z0-9]{12})_([A-Za-z0-9_-]{43})([0-9a-f]{6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,10 @@ class Credential:
 
 
 def generate(prefix: str) -> Credential:
-    """Return a new random credential; ``prefix``: ``hk`` a key, ``ho`` an operator's token, ``hs`` a scrape token."""
+    """Return a new random credential.
+
+    ``prefix``: ``hk`` a key, ``ho`` an operator's token, ``hs`` a scrape token, ``hi`` an invitation.
+    """
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(PUBLIC_ID_LENGTH))
     return Credential(prefix=prefix, public_id=public_id, secret=secrets.token_urlsafe(32))
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,15 +21,13 @@ from django.urls import URLPattern
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing.accounts import account, credits
+from billing.accounts import credits
 from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
-from billing.invoices import finalizing, issuers
-from billing.models import BankLine, DunningHold, Invoice, PriceVersion
+from billing.models import DunningHold
 from billing.months import closing, reopening
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
-from billing.pricing import prices
 from billing.reports.statements import Month
 from catalogue.models import ModelRevision
 from notifications.models import Delivery
@@ -44,20 +42,21 @@ from tenants import registry
 from tenants.audit import Actor
 from tenants.keys import keys, scrape_tokens, tokens
 from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
+from tenants.people import invitations
+from tenants.people.invitations import Invited
 from tenants.policy import budgets, cache_settings, limits
 from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
 from tenants.policy.limits import LimitValues
 from tenants.policy.policy_target import PolicyTarget
 from tests import lora
-from tests.portal import fixtures, fleet_fixture
+from tests.portal import billed, fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
 from workers.fleet.joining import node_tokens
 from workers.models import Deployment, Node, Pool, Rollout
 from workers.weights import secrets
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 #: Columns of the table: users, then keys with their scopes beside those for inference.
 USERS = ("operator", "owner", "developer", "billing", "viewer")
 READ, WRITE, TENANT = "management:read", "management:write", "management:tenant"
@@ -69,6 +68,13 @@ KEY_SCOPES: Mapping[str, tuple[str, ...]] = {
     "write, tenant": (READ, WRITE, TENANT),
 }
 ROLES = (*USERS, *KEY_SCOPES)
+#: Columns of the table in docs/people.md: operators of each role. An admin is the operator of docs/api.md.
+OPERATORS = {f"operator with the role {role}": role for role in ("viewer", "operator", "finance")}
+#: An operator who sees the portal as acme's owner does.
+SUPPORT = "support view"
+PEOPLE = frozenset({*USERS, "admin", *OPERATORS, SUPPORT})
+#: An operator, and member of acme, whom others change.
+PETER = "peter"
 #: Without a principal: signing in and out, an operator's token for a password, and the description of the API.
 PUBLIC = frozenset(
     {
@@ -77,6 +83,9 @@ PUBLIC = frozenset(
         "POST /portal/logout/",
         "POST /tokens",
         "GET /openapi.json",
+        "POST /portal/support/end/",
+        "GET /portal/invitation/{link}/",
+        "POST /portal/invitation/{link}/",
         "POST /fleet/join",
     }
 )
@@ -99,9 +108,8 @@ RESERVED = {
 }  # fmt: skip
 #: A file of prices.
 PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_million\n{fixtures.MODEL},0.16,0.02,0.61\n"
-#: A bank statement, a line of one, and an invoice that it can pay.
+#: A bank statement.
 STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
-LINE, INVOICE = UUID("019ac1f0-0000-7000-8000-000000000001"), "ST-1"
 #: A hold of dunning.
 HOLD = UUID("019ac1f0-0000-7000-8000-000000000002")
 #: A node whose agent is silent.
@@ -133,7 +141,10 @@ class Scene:
     other: Place
     fleet: fleet_fixture.Warmth
     reservation_id: UUID
-    token_id: UUID
+    #: Each operator's own.
+    token_ids: Mapping[str, UUID]
+    invited: Invited
+    invited_operator: Invited
     #: A change of credit that waits for a second person, and an entry.
     credit_request_id: UUID
     credit_entry_id: UUID
@@ -150,7 +161,7 @@ class Scene:
 
     def outcome(self, action: str, role: str) -> str:
         """Return ``yes``, ``own`` (in the key's project only) or ``no``: what happens when this role tries it."""
-        if not is_placed(action) or role in USERS:
+        if not is_placed(action) or role in PEOPLE:
             done = self._done(action, role, self.own)
             return _allowed(action, role) if done else "no"
         inside, outside = self._done(action, role, self.own), self._done(action, role, self.other)
@@ -187,7 +198,7 @@ class Scene:
         send = getattr(self.apis[role], method.lower())
         kind = {"content_type": "text/csv"} if isinstance(body, str) else {"format": "json"}
         kind["HTTP_IDEMPOTENCY_KEY"] = "a key"
-        address = self._filled(path, place)
+        address = self._filled(path, place, role)
         if path.startswith("/v1/organization"):
             status = send(f"{address}?start_time={int(time.time())}", HTTP_OPENAI_ORGANIZATION="acme").status_code
         else:
@@ -197,22 +208,30 @@ class Scene:
 
     def _page(self, action: str, role: str, place: Place) -> bool:
         method, path = action.split()
-        browser, address = self.pages[role], self._filled(path, place)
+        browser, address = self.pages[role], self._filled(path, place, role)
         if method == "GET":
             return browser.get(address).status_code == 200
         before = AuditEntry.objects.count()
         browser.post(address, FORMS[action](place))
         return AuditEntry.objects.count() > before
 
-    def _token(self, path: str) -> UUID:
+    def _token(self, path: str, role: str) -> UUID:
         if "node-tokens" in path:
             return self.node_token_id
-        return self.scrape_token_id if "scrape-tokens" in path else self.token_id
+        return (
+            self.scrape_token_id
+            if "scrape-tokens" in path
+            else self.token_ids[role if role in OPERATORS else "operator"]
+        )
 
-    def _filled(self, path: str, place: Place) -> str:
+    def _invitation(self, path: str) -> UUID:
+        of_tenant = "/tenants/" in path
+        return (self.invited if of_tenant else self.invited_operator).invitation.id
+
+    def _filled(self, path: str, place: Place, role: str = "operator") -> str:
         """Return the path with the names of things in that project, or of the fleet."""
         tenant = GONE if "/erase" in path else "acme"
-        token = self._token(path)
+        token = self._token(path, role)
         node = LOST if path.rstrip("/").endswith("/remove") else "n2"
         month = "2024-01" if "/months/" in path else f"{timezone.now():%Y-%m}"
         names = {
@@ -226,9 +245,10 @@ class Scene:
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "html" if "invoices" in path else "completions",
-            "verb": "test", "line": LINE, "hold": HOLD,
+            "verb": "test", "line": billed.LINE, "hold": HOLD,
             "invoice": self.invoice_id, "issuer": "demo",
-            "reservation": self.reservation_id,
+            "reservation": self.reservation_id, "person": PETER,
+            "invitation": self._invitation(path), "link": self.invited.secret,
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
             "delivery": (self.webhook if "/tenants/" in path else self.platform_webhook).id,
         }  # fmt: skip
@@ -257,6 +277,10 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/credit/requests": lambda place: {"kind": "top_up", "amount_pico": 10**12},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
+    "PUT /tenants/{tenant}/members/{person}": lambda place: {"role": "billing"},
+    "POST /tenants/{tenant}/invitations": lambda place: {"role": "viewer"},
+    "POST /operator-invitations": lambda place: {"role": "viewer"},
+    "PUT /operators/{person}": lambda place: {"role": "viewer"},
     "PUT /secrets/{secret}": lambda place: {"value": "hf_value"},
     "POST /tenants/{tenant}/months/{month}/reopen": lambda place: {"reason": "why"},
     "PUT /chargeback/gl-codes": lambda place: {"code": "6100", "line_class": "credit"},
@@ -275,7 +299,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
     "POST /payments/import": lambda place: STATEMENT,
-    "POST /payments/{line}/assign": lambda place: {"invoice": INVOICE},
+    "POST /payments/{line}/assign": lambda place: {"invoice": billed.INVOICE},
     "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
     "POST /dunning/holds": lambda place: {"tenant": "acme", "reason": "why"},
     "PATCH /dunning/policy": lambda place: {"reminder_days": 5},
@@ -315,8 +339,16 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
             "{webhook}/{verb}/": lambda place: {},
         }.items()
     },
+    "POST /portal/account/profile/": lambda place: {"first_name": "Ada"},
     "POST /portal/e-mails/": lambda place: {"address": "new@example.com"},
     "POST /portal/create-tenant/": lambda place: {"slug": "new"},
+    "POST /portal/tenants/{slug}/members/": lambda place: {"role": "viewer"},
+    "POST /portal/tenants/{slug}/members/{person}/change/": lambda place: {"role": "billing"},
+    "POST /portal/tenants/{slug}/invitations/{invitation}/revoke/": lambda place: {},
+    "POST /portal/tenants/{slug}/support/": lambda place: {"reason": "why"},
+    "POST /portal/operators/": lambda place: {"role": "viewer"},
+    "POST /portal/operators/invitations/{invitation}/revoke/": lambda place: {},
+    "POST /portal/operators/{person}/change/": lambda place: {"role": "viewer"},
     "POST /portal/secrets/": lambda place: {"name": "new", "value": "hf_value"},
     "POST /portal/secrets/{secret}/remove/": lambda place: {},
     "POST /portal/months/": lambda place: {"action": "close", "month": "2024-01", "tenant": "acme"},
@@ -327,7 +359,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "invoice_prefix": "INV-", "credit_note_prefix": "CN-",
     },
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
-    "POST /portal/payments/": lambda place: {"line": str(LINE), "action": "dismiss", "reason": "why"},
+    "POST /portal/payments/": lambda place: {"line": str(billed.LINE), "action": "dismiss", "reason": "why"},
     "POST /portal/dunning/": lambda place: {"action": "hold", "of": "acme", "reason": "why"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},
     "POST /portal/plans/": lambda place: {"action": "assign", "name": PLAN, "tenant": "acme", "from_month": LATER},
@@ -377,6 +409,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/archive/": lambda place: {},
     "POST /portal/tenants/{slug}/projects/": lambda place: {"slug": "new"},
     "POST /portal/tenants/{slug}/projects/{project}/archive/": lambda place: {"archived": "1"},
+    "POST /portal/tenants/{slug}/projects/{project}/rename/": lambda place: {"name": "Another"},
     "POST /portal/tenants/{slug}/projects/{project}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
 }  # fmt: skip
 
@@ -389,18 +422,25 @@ def build(world: World, folder: Path) -> Scene:
     hr = registry.create_project(fixtures.OPERATOR, tenant, slug="hr", name="HR")
     registry.archive(fixtures.OPERATOR, registry.create_tenant(fixtures.OPERATOR, slug=GONE, name="Gone"))
     users = {"operator": world.operator, "owner": world.acme.owner}
-    for role in USERS[2:]:
+    for role in ("admin", *USERS[2:]):
         users[role] = User.objects.create(username=role)
         Membership.objects.create(user=users[role], tenant=tenant, role=role)
-    apis = {role: APIClient() for role in USERS}
+    for role, given in OPERATORS.items():
+        users[role] = User.objects.create(username=role.replace(" ", "-"), is_staff=True, operator_role=given)
+    users[SUPPORT] = User.objects.create(username="support", is_staff=True)
+    peter = User.objects.create(username=PETER, is_staff=True, operator_role="finance")
+    Membership.objects.create(user=peter, tenant=tenant, role=Membership.Role.DEVELOPER)
+    apis = {role: APIClient() for role in users}
     for role, client in apis.items():
         client.force_login(users[role])
     for role, scopes in KEY_SCOPES.items():
         issued = keys.issue(fixtures.OPERATOR, world.acme.project, name=role, scopes=(*keys.DEFAULT_SCOPES, *scopes))
         apis[role] = bearer(issued.secret)
-    browsers = {role: Client() for role in USERS}
+    browsers = {role: Client() for role in users}
     for role, browser in browsers.items():
         browser.force_login(users[role])
+    for signed_in in (apis[SUPPORT], browsers[SUPPORT]):
+        signed_in.post("/portal/tenants/acme/support/", {"reason": "why"})
     rolled = Deployment.objects.create(name=ROLLED, revision=world.revision)
     Rollout.objects.create(
         deployment=rolled,
@@ -412,9 +452,9 @@ def build(world: World, folder: Path) -> Scene:
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
-    bank_line(world)
+    billed.bank_line(world)
     DunningHold.objects.create(id=HOLD, tenant_id=tenant.id, reason="a dispute", created_by="someone")
-    invoice_id = past_invoice(tenant, world)  # before there is credit, which would pay it
+    invoice_id = billed.past_invoice(tenant, world)  # before there is credit, which would pay it
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
     waiting = credits.submit(SOMEONE, tenant, "payment-2", large)[0]
@@ -429,11 +469,16 @@ def build(world: World, folder: Path) -> Scene:
         node_token_id=node_tokens.issue(fixtures.OPERATOR, pool="spare", portal="http://10.0.0.1:8081").token.id,
         scrape_token_id=scrape_tokens.issue(fixtures.OPERATOR, name="spare").token.id,
         invoice_id=invoice_id,
+        invited_operator=invitations.invite(fixtures.OPERATOR, None, "viewer"),
+        invited=invitations.invite(fixtures.OPERATOR, tenant, "viewer"),
         webhook=_webhook(world.acme.tenant),
         platform_webhook=_webhook(None),
         credit_request_id=waiting.id,
         credit_entry_id=entry.id,
-        token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
+        token_ids={
+            role: tokens.issue(fixtures.OPERATOR, users[role], name="spare").token.id
+            for role in ("operator", *OPERATORS)
+        },
         users=users,
         apis=apis,
         pages=browsers,
@@ -444,34 +489,6 @@ def _reserved(world: World) -> UUID:
     start = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(days=1)
     wanted = Wanted(deployment="kept", slots=1, starts_at=start, ends_at=None, slot_hour_pico=1)
     return reserved_capacity.reserve(fixtures.OPERATOR, world.acme.tenant, wanted, fixtures.MODEL).id
-
-
-def bank_line(world: World) -> None:
-    """Store a line of a bank statement and an invoice, of another system, so that it needs no issuer of ours."""
-    closed, _ = closing.close(SOMEONE, Month(tenant=world.acme.tenant, year=2023, month=10))
-    day = date(2024, 1, 31)
-    Invoice.objects.create(
-        tenant_id=world.acme.tenant.id,
-        channel=Invoice.Channel.STRIPE,
-        number=INVOICE,
-        external_id="in_1",
-        closing=closed,
-        year=2023,
-        month=10,
-        currency="USD",
-        exact_pico=0,
-        rounding_pico=0,
-        net_cents=100,
-        tax_cents=0,
-        total_cents=100,
-        issued_on=day,
-        due_on=day,
-        document={},
-        finalized_by="someone",
-    )
-    BankLine.objects.create(
-        id=LINE, bank_account="DE89", bank_reference="B-1", booked_on=day, amount_cents=100, currency="USD"
-    )
 
 
 def is_placed(action: str) -> bool:
@@ -534,25 +551,6 @@ def pages_and_forms(scene: Scene) -> Iterator[str]:
         browser.force_login(scene.world.operator)
 
 
-def documented() -> dict[str, dict[str, str]]:
-    """Return the tables of docs/api.md: for each action, who may. Raises ValueError for what cannot be read."""
-    text = DOCUMENT.read_text().partition("\n## Who may do what\n")[2].partition("\n## ")[0]
-    found: dict[str, dict[str, str]] = {}
-    columns: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("|") or line.startswith("|--"):
-            continue
-        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        if "`" not in first:
-            columns = cells
-            continue
-        for action, suffix in re.findall(r"`([A-Z]+ /[^`]*)`( for the tenant)?", first):
-            if action + suffix in found:
-                raise ValueError(f"{action}{suffix} is in two rows")
-            found[action + suffix] = dict(zip(columns, cells, strict=True))
-    return found
-
-
 def _path(pattern: URLPattern) -> str:
     return re.sub(r"<\w+:(\w+)>", r"{\1}", str(pattern.pattern))
 
@@ -560,25 +558,6 @@ def _path(pattern: URLPattern) -> str:
 def _webhook(tenant: Tenant | None) -> Delivery:
     made = webhook_endpoints.create(SOMEONE, tenant, url="https://example.com/")
     return deliveries.test(SOMEONE, made.endpoint)
-
-
-def past_invoice(tenant: Tenant, world: World) -> UUID:
-    """Close two months before all others with usage, and make the invoice of the first one."""
-    PriceVersion.objects.create(
-        book=prices.ensure_price_book(),
-        model_name=fixtures.MODEL,
-        prompt_pico=150_000,
-        cached_prompt_pico=15_000,
-        completion_pico=600_000,
-        effective_from=datetime(2023, 1, 1, tzinfo=UTC),
-    )
-    issuers.set_issuer(SOMEONE, "demo", {"legal_name": "Demo", "city": "Berlin", "country": "DE"})
-    account.change(SOMEONE, tenant, country="DE")
-    for number in (11, 12):
-        row = fixtures.answered(world, world.acme, datetime(2023, number, 9, tzinfo=UTC), number)
-        fixtures.store([msgspec.structs.replace(row, prompt_tokens=20_000_000)])
-        closing.close(SOMEONE, Month(tenant=tenant, year=2023, month=number))
-    return finalizing.finalize(SOMEONE, Month(tenant=tenant, year=2023, month=11))[0].id
 
 
 def _place(world: World, project: Project, number: int, adapter: Path) -> Place:

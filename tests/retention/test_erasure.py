@@ -30,7 +30,8 @@ from tenants.errors import NotAllowed
 from tenants.ids import TenantId, new_id
 from tenants.isolation import keyspace
 from tenants.keys import keys
-from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
+from tenants.models import ApiKey, AuditEntry, Invitation, Membership, Project, Tenant, User
+from tenants.people import invitations
 from tenants.snapshot import snapshot
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store
@@ -66,6 +67,7 @@ def acme() -> Tenant:
     cost_centres.set_of_project(anna, project, "Anna's budget")
     cost_centres.set_of_tenant(anna, tenant, "Anna Smith 4711")
     keys.issue(anna, project, name="Anna's laptop", scopes=["inference"], allowed_networks=["203.0.113.7/32"])
+    invitations.invite(anna, tenant, "viewer", email="anna@smith.example")
     for owner in (tenant, globex):
         row = row_at(NOW - timedelta(days=40), TenantId(owner.id))
         store(replace(row, client_request_id="anna-1", error_message="no model Anna", tags={"user": "anna"}))
@@ -89,7 +91,7 @@ def defer(tenant: Tenant) -> None:
 def everything_of(tenant: Tenant) -> str:
     """Return all rows of the tenant as one text."""
     rows: list[Any] = [Tenant.objects.get(id=tenant.id)]
-    for model in (Project, ApiKey, AuditEntry, Membership, DeferredRequest):
+    for model in (Project, ApiKey, AuditEntry, Membership, Invitation, DeferredRequest):
         rows += model._default_manager.filter(tenant=tenant)
     rows += UsageRecord.objects.filter(tenant_id=tenant.id)
     text: str = serializers.serialize("json", rows)

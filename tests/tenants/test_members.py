@@ -8,6 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from tenants import members, registry
+from tenants.errors import NotAllowed
 from tenants.models import AuditEntry, Membership, User
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -27,19 +28,19 @@ def written() -> list[tuple[str, object, object]]:
 
 def test_a_role_is_given_changed_and_taken_and_each_is_written_down(acme: Customer, globex: Customer) -> None:
     run("set", "acme", "mary", "viewer")
-    assert run("set", "acme", "mary", "owner") == ["mary owner"]
-    run("set", "acme", "mary", "owner")
+    assert run("set", "acme", "mary", "admin") == ["mary admin"]
+    run("set", "acme", "mary", "admin")
     run("set", "acme", "ada", "billing")
-    assert run("list", "acme") == ["ada billing", "mary owner"]
+    assert run("list", "acme") == ["ada billing", "mary admin"]
     assert run("list", "globex") == []
     run("remove", "acme", "mary")
     assert run("list", "acme") == ["ada billing"]
-    viewer, owner = ({"person": "mary", "role": role} for role in ("viewer", "owner"))
+    viewer, admin = ({"person": "mary", "role": role} for role in ("viewer", "admin"))
     assert written() == [
         ("member.set", None, viewer),
-        ("member.set", viewer, owner),
+        ("member.set", viewer, admin),
         ("member.set", None, {"person": "ada", "role": "billing"}),
-        ("member.removed", owner, None),
+        ("member.removed", admin, None),
     ]
     entry = AuditEntry.objects.filter(action="member.removed").get()
     assert (entry.tenant, entry.object_id) == (acme.tenant, str(User.objects.get(username="mary").id))
@@ -80,3 +81,17 @@ def test_what_cannot_be_is_said_and_changes_nothing(
     with pytest.raises(CommandError, match=told):
         run(*arguments)
     assert (written(), User.objects.count(), Membership.objects.count()) == (before, 1, 1)
+
+
+def test_the_last_owner_stays_one(acme: Customer) -> None:
+    members.put(OPERATOR, acme.tenant, "mary", "owner")
+    members.put(OPERATOR, acme.tenant, "ada", "admin")
+    User.objects.create(username="gone", is_active=False)
+    members.put(OPERATOR, acme.tenant, "gone", "owner")
+    with pytest.raises(NotAllowed):
+        members.put(OPERATOR, acme.tenant, "mary", "admin")
+    with pytest.raises(CommandError, match="the last owner"):
+        run("remove", "acme", "mary")
+    members.put(OPERATOR, acme.tenant, "ada", "owner")
+    run("remove", "acme", "mary")
+    assert run("list", "acme") == ["ada owner", "gone owner"]

@@ -1,4 +1,4 @@
-"""Which invoices a principal sees: operators all, owners and billing members of a tenant that tenant's."""
+"""Which invoices a principal sees: operators all; owners, admins and billing members of a tenant that tenant's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def for_bills(principal: Principal) -> Principal:
         return principal
     own = frozenset(tenant for tenant in principal.tenants if principal.handles_bills_of(tenant))
     if not own:
-        raise NotPermitted("Only operators, and owners and billing members of a tenant, may read invoices.")
+        raise NotPermitted("Only operators, and owners, admins and billing members of a tenant, may read invoices.")
     return replace(principal, tenants=own)
 
 

@@ -19,15 +19,15 @@ from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.policy import bound_setter
 
 WHO_MAY_CHANGE_PROJECTS = (
-    "Only operators, owners of the tenant and keys with the scopes 'management:write' and 'management:tenant' may "
-    "create, change, archive or restore projects."
+    "Only operators, owners and admins of the tenant and keys with the scopes 'management:write' and "
+    "'management:tenant' may create, change, archive or restore projects."
 )
 
 
 def may_change_projects(principal: Principal, tenant: Tenant) -> bool:
     """Return whether this principal may create, change, archive and restore projects of the tenant."""
     if principal.key is None:
-        return principal.is_owner_of(tenant.id)
+        return principal.administers(tenant.id)
     return principal.may_manage(tenant.id) and principal.project is None
 
 

@@ -1,7 +1,7 @@
 """What may be granted to keys that are created or changed. Pages and API both decide it here.
 
 A key grants nothing that it lacks itself, and neither changes nor revokes a key that may do more. A key with the scope
-``management:write`` counts as an owner, so only operators, owners and such keys create, change or rotate one.
+``management:write`` counts as an owner, so only operators, owners, admins and such keys create, change or rotate one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ def require_grantable(
 
     ``key``: the key that is changed or rotated. Raises BadName for an invalid network.
     """
+    if key is not None:
+        require_own_project(principal, key.project)
     scopes = {*rights.get("scopes", ()), *(key.scopes if key is not None else ())}
-    if principal.scopes is None and WRITE in scopes and not principal.is_owner_of(tenant.id):
+    if principal.scopes is None and WRITE in scopes and not principal.administers(tenant.id):
         raise NotPermitted(
-            "Only owners of the tenant and operators may create, change or rotate a key with the scope "
+            "Only owners and admins of the tenant and operators may create, change or rotate a key with the scope "
             "'management:write'."
         )
     if principal.scopes is not None and not principal.scopes.issuperset(rights.get("scopes", ())):
@@ -45,8 +47,18 @@ def require_grantable(
         )
 
 
+def require_own_project(principal: Principal, project: Project) -> None:
+    """Raise NotPermitted if a developer is confined to other projects than that of a key to make or change."""
+    if not principal.may_change_keys_of(project):
+        raise NotPermitted(
+            f"Your membership is confined to other projects than {project.slug!r}. An owner or admin of the tenant can "
+            "change that on its page Members."
+        )
+
+
 def require_no_stronger(principal: Principal, key: ApiKey) -> None:
     """Raise NotPermitted if a key is to be changed or revoked by a key that may do less. Expiry does not count."""
+    require_own_project(principal, key.project)
     if not _is_covered(principal, key):
         raise NotPermitted(
             f"The key hk_{key.public_id} may do more than this key, which therefore cannot change or revoke it. Use a "

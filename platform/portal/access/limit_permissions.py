@@ -1,7 +1,7 @@
 """Who may set limits, budgets and cache settings, and for what. Pages and API both decide it here.
 
-Operators set them for every target. A tenant's owners, and its keys with the scope ``management:write``, set them for
-the tenant's projects and keys; only operators set what applies to the tenant as a whole.
+Operators set them for every target. A tenant's owners and admins, and its keys with the scope ``management:write``,
+set them for the tenant's projects and keys; only operators set what applies to the tenant as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tenants.policy import policy_target
 from tenants.policy.policy_target import PolicyTarget
 from tenants.policy.purges import PurgeTarget
 
-WHO_MAY_SET = "Only operators, owners of the tenant and keys with the scope 'management:write' may set this."
+WHO_MAY_SET = "Only operators, owners and admins of the tenant and keys with the scope 'management:write' may set this."
 #: Short, because pages show budgets without the held amounts when Redis does not respond.
 TIMEOUT_SECONDS = 0.5
 
@@ -53,7 +53,7 @@ class TargetNames:
 
 def may_set_any(principal: Principal, tenant: Tenant) -> bool:
     """Return whether this principal may set limits, budgets and cache settings of the tenant's projects and keys."""
-    return principal.may_manage(tenant.id) if principal.user is None else principal.is_owner_of(tenant.id)
+    return principal.may_manage(tenant.id) if principal.user is None else principal.administers(tenant.id)
 
 
 def require_may_set(principal: Principal, tenant: Tenant) -> None:

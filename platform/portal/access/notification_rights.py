@@ -1,4 +1,4 @@
-"""Who sees and changes webhooks: operators theirs and everybody's; of a tenant, its owners and its billing members.
+"""Who sees and changes webhooks: operators theirs and everybody's; of a tenant, its owners, admins and billing members.
 
 Keys need the scope ``management:tenant``, because events are about the whole tenant, and a URL may contain a token.
 """
@@ -15,11 +15,11 @@ from tenants.ids import TenantId
 from tenants.models import Tenant
 
 WHO_MAY_READ = (
-    "Only operators, owners and billing members of the tenant and keys with the scope 'management:tenant' may see "
-    "webhooks and events."
+    "Only operators, owners, admins and billing members of the tenant and keys with the scope 'management:tenant' may "
+    "see webhooks and events."
 )
 WHO_MAY_CHANGE = (
-    "Only operators, owners and billing members of the tenant and keys with the scopes 'management:write' and "
+    "Only operators, owners, admins and billing members of the tenant and keys with the scopes 'management:write' and "
     "'management:tenant' may change webhooks."
 )
 OPERATORS_ONLY = "Only operators may see and change the platform's webhooks."

@@ -5,9 +5,9 @@ A tenant that a principal may not see is reported as NotFound, never as forbidde
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -27,10 +27,22 @@ TENANT_WIDE = "management:tenant"
 #: No key can have it: the scope of a scrape token.
 SCRAPE = "scrape"
 
+#: Roles with every right in a tenant, except that only owners change owners and how people sign in.
+ADMIN_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.ADMIN.value})
 #: Roles that may create, change and revoke keys.
-KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.value})
+KEY_ROLES = ADMIN_ROLES | {Membership.Role.DEVELOPER.value}
 #: Roles that see to whom the tenant's invoices are addressed.
-BILLING_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.BILLING.value})
+BILLING_ROLES = ADMIN_ROLES | {Membership.Role.BILLING.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportView:
+    """The tenant as which an operator sees the portal, and until when (``portal.access.support_view``)."""
+
+    tenant_id: TenantId
+    tenant_slug: str
+    tenant_name: str
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +56,12 @@ class Principal:
     manages: frozenset[TenantId] | None
     #: Tenants of which this user is an owner; None for all.
     owns: frozenset[TenantId] | None = frozenset()
-    #: Tenants of which this user is an owner or billing member; None for all.
+    #: Tenants of which this user is an owner or admin; None for all.
+    administered: frozenset[TenantId] | None = frozenset()
+    #: Tenants of which this user is an owner, admin or billing member; None for all.
     bills: frozenset[TenantId] | None = frozenset()
+    #: Of a developer who may change keys of some projects only: their ids, by tenant.
+    confined: Mapping[TenantId, frozenset[UUID]] = field(default_factory=dict)
     #: Scopes of a key; None for a user, whose role decides.
     scopes: frozenset[str] | None = None
     #: Models that a key may call; empty for all that its tenant sees, and for users.
@@ -55,6 +71,10 @@ class Principal:
     #: When a key expires; None for never, and for users.
     expires_at: datetime | None = None
     user: User | None = None
+    #: What an operator may change: see ``operator_rights``. None for everybody else.
+    operator_role: str | None = None
+    #: Set for an operator who sees the portal as a tenant's owner does, and changes nothing.
+    support: SupportView | None = None
     #: The key, if one is used.
     key: ApiKey | None = None
 
@@ -77,12 +97,21 @@ class Principal:
         """Return whether this principal may change projects and keys of that tenant."""
         return self.manages is None or TenantId(tenant_id) in self.manages
 
+    def may_change_keys_of(self, project: Project) -> bool:
+        """Return whether this principal may make and change keys of that project, as far as their rights go."""
+        confined = self.confined.get(TenantId(project.tenant_id))
+        return self.may_manage(project.tenant_id) and (confined is None or project.id in confined)
+
     def is_owner_of(self, tenant_id: UUID) -> bool:
-        """Return whether this is a user with every right in that tenant."""
+        """Return whether this is an operator, or an owner of that tenant."""
         return self.owns is None or TenantId(tenant_id) in self.owns
 
+    def administers(self, tenant_id: UUID) -> bool:
+        """Return whether this is an operator, or an owner or admin of that tenant."""
+        return self.administered is None or TenantId(tenant_id) in self.administered
+
     def handles_bills_of(self, tenant_id: UUID) -> bool:
-        """Return whether this is an operator, or an owner or billing member of that tenant."""
+        """Return whether this is an operator, or an owner, admin or billing member of that tenant."""
         return self.bills is None or TenantId(tenant_id) in self.bills
 
     def may_play(self, tenant_id: UUID) -> bool:
@@ -102,21 +131,38 @@ def principal_of_user(user: User) -> Principal:
     """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
     actor = Actor(kind="user", name=user.get_username(), user=user)
     if user.is_staff:
-        return Principal(kind="operator", actor=actor, tenants=None, manages=None, owns=None, bills=None, user=user)
-    roles: Mapping[UUID, str] = dict(
-        Membership.objects.filter(user=user)
-        .exclude(tenant__state=Tenant.State.ARCHIVED)
-        .values_list("tenant_id", "role")
-    )
+        return Principal(
+            kind="operator",
+            actor=actor,
+            tenants=None,
+            manages=None,
+            owns=None,
+            administered=None,
+            bills=None,
+            user=user,
+            operator_role=user.operator_role,
+        )
+    memberships = list(Membership.objects.filter(user=user).exclude(tenant__state=Tenant.State.ARCHIVED))
+    roles: Mapping[UUID, str] = {each.tenant_id: each.role for each in memberships}
     return Principal(
         kind="member",
         actor=actor,
         tenants=frozenset(TenantId(tenant_id) for tenant_id in roles),
-        manages=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in KEY_ROLES),
-        owns=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role == Membership.Role.OWNER),
-        bills=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in BILLING_ROLES),
+        manages=_with_role(roles, KEY_ROLES),
+        owns=_with_role(roles, {Membership.Role.OWNER.value}),
+        administered=_with_role(roles, ADMIN_ROLES),
+        bills=_with_role(roles, BILLING_ROLES),
+        confined={
+            TenantId(each.tenant_id): frozenset(each.project_ids)
+            for each in memberships
+            if each.role == Membership.Role.DEVELOPER and each.project_ids
+        },
         user=user,
     )
+
+
+def _with_role(roles: Mapping[UUID, str], wanted: Set[str]) -> frozenset[TenantId]:
+    return frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in wanted)
 
 
 def principal_of_key(key: ApiKey) -> Principal:

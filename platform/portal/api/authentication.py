@@ -15,6 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Pe
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from portal.access import operator_rights, support_view
 from portal.access.addresses import client_address
 from portal.access.principal import (
     READ,
@@ -23,6 +24,7 @@ from portal.access.principal import (
     principal_of_scrape_token,
     principal_of_user,
 )
+from portal.errors import NotPermitted
 from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.keys import keys, scrape_tokens, tokens
@@ -48,7 +50,7 @@ class BearerAuthentication(BaseAuthentication):
         try:
             if text.startswith(f"{tokens.PREFIX}_"):
                 user = tokens.authenticate(text.strip()).user
-                return user, principal_of_user(user)
+                return user, _principal_of_operator(request, user)
             if text.startswith(f"{scrape_tokens.PREFIX}_"):
                 return AnonymousUser(), principal_of_scrape_token(scrape_tokens.authenticate(text.strip()))
             return AnonymousUser(), _principal_of_key(request, text.strip())
@@ -70,7 +72,10 @@ class PortalSession(SessionAuthentication):
         if found is None:
             return None
         user = found[0]
-        return user, principal_of_user(user)
+        try:
+            return user, support_view.principal_of_session(request, principal_of_user(user))
+        except NotPermitted as error:
+            raise PermissionDenied(error.reason) from None
 
 
 class MayRead(BasePermission):
@@ -117,6 +122,16 @@ class OperatorChanges(MayRead):
         if not super().has_permission(request, view):
             return False
         return request.method in SAFE_METHODS or principal_of(request).is_operator
+
+
+def _principal_of_operator(request: Request, user: User) -> Principal:
+    """Return the principal of a token's operator. Raises PermissionDenied for a change that the role does not allow."""
+    principal = principal_of_user(user)
+    try:
+        operator_rights.require(principal, request.method, request.path)
+    except NotPermitted as error:
+        raise PermissionDenied(error.reason) from None
+    return principal
 
 
 def _principal_of_key(request: Request, text: str) -> Principal:

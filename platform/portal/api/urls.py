@@ -19,6 +19,7 @@ from portal.api.fleet import (
 from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
+from portal.api.people import invitations, members, operators
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.tenants import models as tenant_models
 from portal.api.usage import (
@@ -161,6 +162,14 @@ urlpatterns: list[URLPattern] = [
     path("payments/import", payments.ImportView.as_view()),
     path("payments/<uuid:line>/assign", payments.AssignView.as_view()),
     path("payments/<uuid:line>/dismiss", payments.DismissView.as_view()),
+    path("tenants/<slug:tenant>/members", members.MembersView.as_view()),
+    path("tenants/<slug:tenant>/members/<str:person>", members.MemberView.as_view()),
+    path("tenants/<slug:tenant>/invitations", invitations.InvitationsView.as_view()),
+    path("tenants/<slug:tenant>/invitations/<uuid:invitation>", invitations.InvitationView.as_view()),
+    path("operator-invitations", invitations.OperatorInvitationsView.as_view()),
+    path("operator-invitations/<uuid:invitation>", invitations.OperatorInvitationView.as_view()),
+    path("operators", operators.OperatorsView.as_view()),
+    path("operators/<str:person>", operators.OperatorView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),
     path("secrets/<slug:secret>", secrets.SecretView.as_view()),
     path("ledger/verification", ledger.LedgerVerificationView.as_view()),

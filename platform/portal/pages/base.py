@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.access import change_limit, notification_rights
+from portal.access import change_limit, member_rights, notification_rights, operator_rights, support_view
 from portal.access.change_limit import PageRequest
 from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
@@ -47,18 +47,24 @@ class Link:
 
 
 def page(view: PrincipalView) -> View:
-    """Require a signed-in user, who makes not too many changes; report what the user may not see as not found."""
+    """Require a signed-in user, who makes not too many changes; report what the user may not see as not found.
+
+    A change that an operator's role does not allow is refused before the view runs.
+    """
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
         principal = principal_of_user(request.user)
-        wait_seconds = change_limit.count_page(PageRequest(request.method, principal))
-        if wait_seconds is not None:
-            return _too_many_changes(request, principal, wait_seconds)
         try:
+            principal = support_view.principal_of_session(request, principal)
+            wait_seconds = change_limit.count_page(PageRequest(request.method, principal))
+            if wait_seconds is not None:
+                return _too_many_changes(request, principal, wait_seconds)
             return view(request, principal, *args, **kwargs)
+        except NotPermitted as error:
+            return _forbidden(request, principal, error)
         except NotFound:
             return _error_page(request, principal, 404, "Page not found", "It does not exist, or you may not see it.")
         except BadQuery as error:
@@ -138,6 +144,7 @@ def show(
         "active": active,
         "banner": dunning_banner.of(principal, tenant) if tenant else None,
         "active_rail": "tenants" if tenant and principal.is_operator else active,
+        "is_read_only": principal.support is not None or not operator_rights.may_change(principal, request.path),
     }
     return render(request, template, {**frame, **context}, status=status)
 
@@ -161,6 +168,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="webhooks", label="Webhooks", icon="webhooks", url=reverse("portal:webhooks")),
             Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
             Link(key="secrets", label="Secrets", icon="secrets", url=reverse("portal:secrets")),
+            Link(key="operators", label="Operators", icon="tenants", url=reverse("portal:operators")),
             Link(key="retention", label="Retention", icon="retention", url=reverse("portal:retention")),
         )
     return tenant_links(principal, tenant) if tenant else ()
@@ -184,6 +192,11 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-prices", "Prices", "prices", "portal:tenant-prices"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("projects", "Projects", "projects", "portal:projects"),
+        *(
+            (("members", "Members", "tenants", "portal:members"),)
+            if member_rights.may_change(principal, tenant)
+            else ()
+        ),
         ("limits", "Limits and budgets", "limits", "portal:limits"),
         ("cache", "Prediction cache", "cache", "portal:cache"),
         ("policy", "Policy", "policy", "portal:policy"),
@@ -222,6 +235,13 @@ def with_query(request: HttpRequest, **changes: str | None) -> str:
     """Return this page's query string with these parameters set; None removes one."""
     query = {key: value for key, value in request.GET.items() if key not in changes}
     return urlencode(query | {key: value for key, value in changes.items() if value is not None})
+
+
+def _forbidden(request: HttpRequest, principal: Principal, error: NotPermitted) -> HttpResponse:
+    if request.method == "GET":
+        return _error_page(request, principal, 403, "You may not see this", error.reason)
+    problem = f"Nothing was changed. {error.reason}"
+    return _error_page(request, principal, 403, "You may not change this", problem)
 
 
 def _too_many_changes(request: HttpRequest, principal: Principal, wait_seconds: int) -> HttpResponse:

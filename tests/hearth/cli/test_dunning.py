@@ -8,18 +8,18 @@ import pytest
 
 from billing.models import DunningHold
 from tests.hearth.cli.conftest import Hearth
-from tests.portal import fixtures, permissions
+from tests.portal import billed, fixtures
 
 
 @pytest.mark.django_db(transaction=True)
 def test_dunning_runs_and_is_held(hearth: Hearth) -> None:
-    permissions.bank_line(fixtures.build())  # an invoice that was due in 2024
+    billed.bank_line(fixtures.build())  # an invoice that was due in 2024
     assert hearth("dunning", "status").stdout == "No invoice is late.\n\nLast run: none yet.\n"
     assert hearth("dunning", "run").stdout == "1 steps taken.\n"
     [row] = json.loads(hearth("dunning", "status", "--json").stdout)["invoices"]
     assert (row["invoice"], row["tenant"], row["open"], row["last_step"]) == ("ST-1", "acme", "1.00 USD", "reminder")
     assert row["next"] == "second reminder"
-    held = hearth("dunning", "hold", permissions.INVOICE, "--reason", "They dispute it")
+    held = hearth("dunning", "hold", billed.INVOICE, "--reason", "They dispute it")
     assert (held.returncode, held.stdout.startswith("ST-1: held until you end it. The hold is ")) == (0, True)
     assert "They dispute it" in hearth("dunning", "status").stdout
     assert hearth("dunning", "end-hold", str(DunningHold.objects.get().id)).stdout == "The hold has ended.\n"

@@ -27,7 +27,7 @@ from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
 from tenants.policy.limits import LimitValues
 from tenants.policy.policy_target import PolicyTarget
-from tests.portal import fixtures, permissions
+from tests.portal import billed, fixtures
 from tests.portal.fixtures import World
 
 #: Modules that decide who asks and which tenants they see, before anything is read for them. What they read of other
@@ -155,7 +155,7 @@ def rows(world: World) -> dict[str, str]:
         "webhook": str(tested.endpoint_id),
         "delivery": str(tested.id),
         "verb": "test",
-        "invoice": str(permissions.past_invoice(tenant, world)),
+        "invoice": str(billed.past_invoice(tenant, world)),
         "kind": "html",
         "reservation": str(_reservation(tenant).id),
         **dict.fromkeys(FLEETS, "1"),
@@ -178,7 +178,7 @@ def _reservation(tenant: Tenant) -> CapacityReservation:
 #: Parameters of addresses for operators only.
 FLEETS = (
     *("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret", "issuer"),
-    *("credit_request", "identity", "line", "hold"),
+    *("credit_request", "identity", "line", "person", "invitation", "link", "hold"),
 )
 
 

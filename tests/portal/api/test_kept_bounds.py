@@ -183,10 +183,12 @@ def test_projects_are_made_and_archived_by_owners_operators_and_tenant_wide_keys
     narrow = bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="narrow", scopes=MANAGE).secret)
     for path, body in (("projects", {"slug": "new", "name": "New"}), ("projects/default/archive", {})):
         refused = narrow.post(f"{ACME}/{path}", body, format="json")
-        assert (refused.status_code, "owners of the tenant" in error_of(refused)["message"]) == (403, True)
+        assert (refused.status_code, "owners and admins of the tenant" in error_of(refused)["message"]) == (403, True)
     browser, projects = signed_in(developer), "/portal/tenants/acme/projects/"
     for path, form in ((projects, {"slug": "new", "name": "New"}), (f"{projects}default/archive/", {"archived": "1"})):
-        assert "Only operators, owners of the tenant" in browser.post(path, form, follow=True).content.decode()
+        assert (
+            "Only operators, owners and admins of the tenant" in browser.post(path, form, follow=True).content.decode()
+        )
     assert 'data-testid="project-create"' not in browser.get(projects).content.decode()
     assert Project.objects.filter(tenant=world.acme.tenant, archived_at=None).count() == 1
     assert signed_in(world.acme.owner).post(projects, {"slug": "new"}).status_code == 302

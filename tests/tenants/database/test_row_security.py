@@ -58,7 +58,8 @@ from tenants.models import (
     TenantPolicy,
     User,
 )
-from tests.tenants.customers import Customer
+from tenants.people import invitations
+from tests.tenants.customers import OPERATOR, Customer
 from tests.tenants.database import invoice_rows
 from tests.tenants.database.invoice_rows import closing
 from workers.models import DeferredRequest
@@ -190,6 +191,7 @@ ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_membership": lambda customer: Membership.objects.create(
         tenant=customer.tenant, user=User.objects.create_user(customer.tenant.slug)
     ),
+    "tenants_invitation": lambda customer: invitations.invite(OPERATOR, customer.tenant, "viewer"),
     "catalogue_model": lambda customer: Model.objects.create(name=customer.tenant.slug, owner=customer.tenant),
     "billing_usagerecord": lambda customer: usage(customer, new_id()),
     "billing_usagerecord_default": lambda customer: usage(customer, new_id()),

@@ -24,6 +24,8 @@ ENUM_NAMES = {
     "AccountModeEnum": "billing.accounts.account.MODES",
     "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
     "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",
+    "OperatorRoleEnum": "tenants.models.User.OperatorRole",
+    "MemberRoleEnum": "tenants.models.Membership.Role",
     "InvoiceStateEnum": "billing.invoices.states.SHOWN",
 }
 

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.access import inherited_bounds, project_scope
-from portal.access.key_grants import require_grantable, require_no_stronger
+from portal.access.key_grants import require_grantable, require_no_stronger, require_own_project
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -156,6 +156,7 @@ class KeysView(APIView):
         require_grantable(principal, found, wanted)
         slug = wanted.pop("project") or (principal.project.slug if principal.project else "default")
         project = project_scope.project_of(principal, found, slug)
+        require_own_project(principal, project)
         inherited_bounds.require_kept(principal, project)
         issued = keys.issue(principal.actor, project, **wanted)
         return _issued(issued)

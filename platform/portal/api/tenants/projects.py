@@ -34,8 +34,9 @@ class ProjectSerializer(serializers.Serializer[Project]):
 
 
 class ChangeProjectSerializer(serializers.Serializer[Project]):
-    """Changes of a project."""
+    """Changes of a project; what is absent stays."""
 
+    name = serializers.CharField(max_length=registry.LONGEST_NAME, required=False)
     cost_centre = cost_centre_field("Of its usage; empty: the tenant's.")
 
 
@@ -89,9 +90,9 @@ class ProjectView(APIView):
         responses={200: ProjectSerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, tenant: str, project: str) -> Response:
-        """Set the project's cost centre, for usage of any time.
+        """Rename the project, or set its cost centre, for usage of any time. The slug stays.
 
-        For operators, owners, and tenant-wide keys with the scope `management:write`.
+        For operators, owners and admins, and tenant-wide keys with the scope `management:write`.
         """
         principal = principal_of(request)
         found = project_scope.project_of(principal, tenant_for(principal, tenant), project)
@@ -99,8 +100,11 @@ class ProjectView(APIView):
         body = ChangeProjectSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
-        if "cost_centre" in body.validated_data:
-            found = cost_centres.set_of_project(principal.actor, found, body.validated_data["cost_centre"])
+        with transaction.atomic():
+            if "name" in body.validated_data:
+                found = registry.rename_project(principal.actor, found, body.validated_data["name"])
+            if "cost_centre" in body.validated_data:
+                found = cost_centres.set_of_project(principal.actor, found, body.validated_data["cost_centre"])
         return Response(ProjectSerializer(found).data)
 
 

@@ -50,13 +50,14 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 def create(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Create a key and redirect to the list, which shows the key's secret once."""
     tenant = _manageable_tenant(principal, slug)
-    form = NewKeyForm(request.POST, projects=_open_projects(tenant))
+    form = NewKeyForm(request.POST, projects=_open_projects(principal, tenant))
     if form.is_valid():
         if not form_tokens.use(posted(request, "form_token")):
             messages.info(request, "This form was sent twice: the key was created once. Rotate it for another secret.")
             return redirect("portal:keys", slug=tenant.slug)
         wanted = form.cleaned_data
         try:
+            key_grants.require_own_project(principal, wanted["project"])
             key_grants.require_grantable(principal, tenant, {"scopes": wanted["scopes"]})
             issued = keys.issue(principal.actor, wanted["project"], name=wanted["name"], scopes=wanted["scopes"])
             return _redirect_with_secret(request, tenant, issued)
@@ -121,6 +122,11 @@ def revoke(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     """Revoke a key of this tenant; another tenant's key is not found."""
     tenant = _manageable_tenant(principal, slug)
     found = project_scope.key_of(principal, tenant, key)
+    try:
+        key_grants.require_own_project(principal, found.project)
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
+        return redirect("portal:keys", slug=tenant.slug)
     keys.revoke(principal.actor, found)
     messages.success(request, f"{found.name} was revoked. Every gateway refuses it within a second.")
     return redirect("portal:keys", slug=tenant.slug)
@@ -194,13 +200,15 @@ def _show_keys(
         "new": new,
         "secret": secret,
         "form_token": form_tokens.new(),
-        "form": form or NewKeyForm(projects=_open_projects(tenant)),
+        "form": form or NewKeyForm(projects=_open_projects(principal, tenant)),
         "may_manage": principal.may_manage(tenant.id),
     }
     status = 400 if form is not None else 200
     return show(request, principal, "portal/keys.html", context, active="keys", tenant=tenant, status=status)
 
 
-def _open_projects(tenant: Tenant) -> list[Project]:
+def _open_projects(principal: Principal, tenant: Tenant) -> list[Project]:
+    """Return the projects in which this principal may make keys."""
     with as_tenant(TenantId(tenant.id)):
-        return list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+        found = list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+    return [each for each in found if principal.may_change_keys_of(each)]

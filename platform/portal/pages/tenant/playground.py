@@ -8,9 +8,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from portal.access import project_scope, response_headers
+from portal.access import key_grants, project_scope, response_headers
 from portal.access.addresses import api_base
 from portal.access.principal import KEY_ROLES, Principal, tenant_for
+from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.pages.base import form_action, page, show
 from portal.reporting import tenant_catalogue
@@ -32,7 +33,8 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     tenant = _tenant(principal, slug)
     base = api_base(request)
     with as_tenant(TenantId(tenant.id)):
-        projects = list(project_scope.projects_of(principal, tenant).filter(archived_at=None).order_by("slug"))
+        seen = project_scope.projects_of(principal, tenant).filter(archived_at=None).order_by("slug")
+        projects = [each for each in seen if principal.may_change_keys_of(each)]
         names = tenant_catalogue.names(tenant_catalogue.visible(tenant, principal).order_by("name"))
     models = [
         each
@@ -64,7 +66,10 @@ def issue_key(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     assert user is not None, "members are users"
     try:
         project = project_scope.project_of(principal, tenant, posted(request, "project"))
+        key_grants.require_own_project(principal, project)
         issued = playground.issue(principal.actor, project, user, roles=KEY_ROLES)
+    except NotPermitted as error:
+        return JsonResponse({"problem": error.reason}, status=403)
     except TenantError as error:
         return JsonResponse({"problem": error_text.words(error)}, status=409)
     return JsonResponse({"key": issued.secret, "lifetime_seconds": int(playground.LIFETIME.total_seconds())})

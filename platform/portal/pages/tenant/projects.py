@@ -1,10 +1,16 @@
-"""The projects of a tenant: create, archive and restore them, and set their cost centres."""
+"""The projects of a tenant: create, rename, archive and restore them, and set their cost centres."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
 from django.contrib import messages
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from portal.access import inherited_bounds, project_scope
@@ -12,12 +18,24 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
-from tenants import cost_centres, error_text, registry
+from tenants import cost_centres, error_text, members, registry
 from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
 from tenants.ids import TenantId
+from tenants.models import ApiKey, Budget, Limit, Membership, Project, Tenant
 
 MAX_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    """A project, how many live keys, limits and budgets are its own, and the developers who are confined to it."""
+
+    project: Project
+    keys: int
+    limits: int
+    budgets: int
+    developers: tuple[str, ...]
 
 
 @require_http_methods(["GET", "POST"])
@@ -37,9 +55,11 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         done = submit(request, form, create, back="portal:projects", slug=slug)
         if done is not None:
             return done
-    with as_tenant(TenantId(tenant.id)):
-        rows = list(project_scope.projects_of(principal, tenant).order_by("archived_at", "slug")[:MAX_ROWS])
-    context = {"rows": rows, "form": form, "may_change": inherited_bounds.may_change_projects(principal, tenant)}
+    context = {
+        "rows": _rows(principal, tenant),
+        "form": form,
+        "may_change": inherited_bounds.may_change_projects(principal, tenant),
+    }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/projects.html", context, active="projects", tenant=tenant, status=status)
 
@@ -66,6 +86,24 @@ def set_archived(request: HttpRequest, principal: Principal, slug: str, project:
 
 @form_action("portal:projects")
 @page
+def rename(request: HttpRequest, principal: Principal, slug: str, project: str) -> HttpResponseBase:
+    """Change a project's name."""
+    tenant = tenant_for(principal, slug)
+    found = project_scope.project_of(principal, tenant, project)
+    try:
+        inherited_bounds.require_may_change_projects(principal, tenant)
+        changed = registry.rename_project(principal.actor, found, request.POST.get("name", ""))
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+    else:
+        messages.success(request, f"The project {changed.slug} has the name {changed.name}.")
+    return redirect("portal:projects", slug=tenant.slug)
+
+
+@form_action("portal:projects")
+@page
 def set_cost_centre(request: HttpRequest, principal: Principal, slug: str, project: str) -> HttpResponseBase:
     """Set a project's own cost centre."""
     tenant = tenant_for(principal, slug)
@@ -80,3 +118,29 @@ def set_cost_centre(request: HttpRequest, principal: Principal, slug: str, proje
     else:
         messages.success(request, f"{changed.name} has the cost centre {changed.cost_centre or 'of its tenant'}.")
     return redirect("portal:projects", slug=tenant.slug)
+
+
+def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
+    """Return the projects, open ones first, with what belongs to each."""
+    with as_tenant(TenantId(tenant.id)):
+        found = list(project_scope.projects_of(principal, tenant).order_by("archived_at", "slug")[:MAX_ROWS])
+        live = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        keys = _counted(ApiKey.objects.filter(live, tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None))
+        limits = _counted(Limit.objects.filter(tenant=tenant))
+        budgets = _counted(Budget.objects.filter(tenant=tenant, archived_at=None))
+    confined = [each for each in members.of(tenant) if each.role == Membership.Role.DEVELOPER and each.project_ids]
+    return [
+        ProjectRow(
+            project=each,
+            keys=keys.get(each.id, 0),
+            limits=limits.get(each.id, 0),
+            budgets=budgets.get(each.id, 0),
+            developers=tuple(member.user.username for member in confined if each.id in member.project_ids),
+        )
+        for each in found
+    ]
+
+
+def _counted(rows: QuerySet[Any]) -> dict[UUID, int]:
+    """Return how many of the rows belong to each project."""
+    return dict(rows.filter(project__isnull=False).values_list("project_id").annotate(Count("id")).order_by())

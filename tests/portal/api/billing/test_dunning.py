@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from billing.dunning import run
 from billing.models import DunningPolicy
 from tenants.models import AuditEntry, Membership, Tenant, User
-from tests.portal import permissions
+from tests.portal import billed
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
 
@@ -23,7 +23,7 @@ PAGE = "/portal/dunning/"
 @pytest.fixture
 def late(world: World) -> World:
     """Acme has an invoice over 1.00 USD that was due in 2024, and got its first reminder."""
-    permissions.bank_line(world)
+    billed.bank_line(world)
     assert run.run(timezone.now()).steps == 1
     return world
 

@@ -14,10 +14,10 @@ from rest_framework.test import APIClient
 
 from billing.models import BankLine, Invoice
 from tenants.models import AuditEntry, User
-from tests.portal import permissions
+from tests.portal import billed
+from tests.portal.billed import INVOICE, LINE
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
-from tests.portal.permissions import INVOICE, LINE
 
 SignIn = Callable[[User], Client]
 PAGE = "/portal/payments/"
@@ -27,7 +27,7 @@ HEADER = "account,reference,date,amount,currency,text,payer\n"
 @pytest.fixture
 def line(world: World) -> UUID:
     """A line over 1.00 USD, and an invoice over as much."""
-    permissions.bank_line(world)
+    billed.bank_line(world)
     return LINE
 
 

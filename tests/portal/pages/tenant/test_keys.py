@@ -36,7 +36,7 @@ def test_a_developers_form_for_a_key_that_manages_is_shown_again_with_the_reason
         browser.post(f"{path}{managing.id}/change/", {"name": "x", "scopes": "keep", "expires": "keep"}),
     ):
         assert refused.status_code == 400
-        assert "Only owners of the tenant and operators" in refused.content.decode()
+        assert "Only owners and admins of the tenant and operators" in refused.content.decode()
     managing.refresh_from_db()
     assert (managing.name, managing.expires_at) == ("managing", None)
     assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 2

@@ -1,0 +1,94 @@
+"""Operators and their roles. Every change is audited, and one admin always remains."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from tenants import audit, members
+from tenants.audit import Actor
+from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.models import Invitation, Membership, OperatorToken, User
+
+LAST_ADMIN = "the last operator with the role admin"
+
+
+def every() -> QuerySet[User]:
+    """Return the operators, by name."""
+    return User.objects.filter(is_staff=True).order_by("username")
+
+
+def existing(username: str) -> User:
+    """Return an operator. Raises NotFound."""
+    user = every().filter(username=username).first()
+    if user is None:
+        raise NotFound("operator", username)
+    return user
+
+
+@transaction.atomic
+def put(actor: Actor, username: str, role: str) -> User:
+    """Make a person an operator with this role, or change an operator's role; effective from their next request on.
+
+    An unknown person is created, and cannot sign in without a password. Raises BadName, and NotAllowed for the last
+    admin.
+    """
+    if role not in User.OperatorRole.values:
+        raise BadName("role", role, " | ".join(User.OperatorRole.values))
+    admins = _locked_admins()
+    user = User.objects.select_for_update().filter(username=username).first() or members.create_person(username)
+    before = user.operator_role if user.is_staff else None
+    if before == role:
+        return user
+    _require_other_admin(admins, user, role)
+    if before == User.OperatorRole.ADMIN:
+        _revoke_invitations(user)
+    user.is_staff, user.operator_role = True, role
+    user.save(update_fields=["is_staff", "operator_role"])
+    _record(actor, "operator.set", user, before=before, after=role)
+    return user
+
+
+@transaction.atomic
+def remove(actor: Actor, username: str) -> None:
+    """Take all rights of an operator from a person and revoke their tokens; their memberships stay.
+
+    Raises NotFound, and NotAllowed for the last admin.
+    """
+    admins = _locked_admins()
+    user = User.objects.select_for_update().filter(username=username, is_staff=True).first()
+    if user is None:
+        raise NotFound("operator", username)
+    _require_other_admin(admins, user, None)
+    _revoke_invitations(user)
+    before = user.operator_role
+    user.is_staff = user.is_superuser = False
+    user.save(update_fields=["is_staff", "is_superuser"])
+    OperatorToken.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
+    _record(actor, "operator.removed", user, before=before, after=None)
+
+
+def _locked_admins() -> set[int]:
+    """Lock the admins, so that two of them cannot remove each other at once."""
+    admins = User.objects.filter(is_staff=True, is_active=True, operator_role=User.OperatorRole.ADMIN)
+    return set(admins.order_by("id").select_for_update().values_list("id", flat=True))
+
+
+def _require_other_admin(admins: set[int], user: User, role: str | None) -> None:
+    if admins == {user.id} and role != User.OperatorRole.ADMIN:
+        raise NotAllowed("operator", user.username, LAST_ADMIN)
+
+
+def _revoke_invitations(user: User) -> None:
+    """Revoke what an admin has invited, to tenants too, who is none any more."""
+    invited = Invitation.objects.filter(created_by=user.username, accepted_at=None, revoked_at=None)
+    own = Membership.objects.filter(user=user).values("tenant")
+    invited.exclude(tenant__in=own).update(revoked_at=timezone.now())
+
+
+def _record(actor: Actor, action: str, user: User, *, before: str | None, after: str | None) -> None:
+    def described(role: str | None) -> dict[str, str] | None:
+        return None if role is None else {"person": user.username, "role": role}
+
+    audit.record(actor, action, ("user", user.id), before=described(before), after=described(after))
