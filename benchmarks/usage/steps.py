@@ -92,7 +92,9 @@ def _customers(start: datetime) -> dict[str, Any]:
         for each in range(KEYS)
     ]
     LedgerAccount.objects.bulk_create(
-        LedgerAccount(tenant_id=each.id, kind=kind, currency="USD") for each in tenants for kind in LedgerAccount.Kind
+        LedgerAccount(tenant_id=each.id, kind=kind, currency="USD")
+        for each in tenants
+        for kind in (LedgerAccount.Kind.RECEIVABLE, LedgerAccount.Kind.REVENUE)
     )
     prices = [
         PriceVersion.objects.create(
@@ -120,7 +122,7 @@ def ask(rows: int, repeats: int) -> None:
     """Ask each question, and print how long it took."""
     for what, waits, question in _questions(rows):
         times, partitions = [], 0
-        once = what.startswith(("close", "export"))
+        once = what.startswith(("close", "export", "fold"))
         for _ in range(1 if once else 1 + repeats):
             with _partitions_read() as read:
                 began = time.perf_counter()
@@ -138,6 +140,7 @@ def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
     """Yield what is asked, whether a person waits for it, and a function that asks."""
     from django.test import Client
 
+    from billing.drain import day_folding
     from billing.ledger import partitions
     from billing.months import closing
     from billing.reports import statements
@@ -181,10 +184,17 @@ def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
     )
     yield "API: 500 requests of a tenant's day", True, get("/api/v1/usage", last, 1, tenant="t7", limit="500")
     yield "API: log search, all tenants, a day", True, get("/api/v1/usage", last, 1, request_id=sent)
-    yield "page *Overview*, 90 days", True, get("/portal/", earliest, ROLLUP_DAYS)
+    for days in ("not folded", "folded"):
+        if days == "folded":
+            yield f"fold {ROLLUP_DAYS} days", False, lambda: day_folding.fold(datetime.now(UTC))
+        for what, path in (
+            ("page *Overview*", "/portal/"),
+            ("page *Savings*", "/portal/savings/"),
+            ("page *Usage* by model", "/portal/usage/"),
+            ("API: series", "/api/v1/usage/series"),
+        ):
+            yield f"{what}, 90 days, {days}", True, get(path, earliest, ROLLUP_DAYS)
     yield "page of a tenant, 90 days", True, get("/portal/tenants/t7/", earliest, ROLLUP_DAYS)
-    yield "page *Savings*, 90 days", True, get("/portal/savings/", earliest, ROLLUP_DAYS)
-    yield "API: series of 90 days", True, get("/api/v1/usage/series", earliest, ROLLUP_DAYS)
     yield "CSV of a tenant's day", False, get("/portal/tenants/t7/requests.csv", last, 1)
     yield "statement of a tenant's open month", False, lambda: statements.computed(month)
     yield (

@@ -6,7 +6,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from billing.accounts import promotions
-from billing.drain import batch
+from billing.drain import batch, day_folding
 from billing.dunning import run as dunning
 from billing.invoices import overdue
 
@@ -33,3 +33,9 @@ def dun() -> int:
 def expire_promotions() -> int:
     """Take back what is left of promotions that have expired; return how many entries were made."""
     return promotions.expire(timezone.now())
+
+
+@shared_task(name="billing.tasks.fold_days")
+def fold_days() -> int:
+    """Fold days that ended into daily roll-ups; return how many. The first runs fold those of earlier releases."""
+    return day_folding.fold(timezone.now())

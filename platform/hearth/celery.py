@@ -108,6 +108,11 @@ if find_spec("billing.tasks") is not None:
         "schedule": 3600.0,
         "options": {"queue": "control", "expires": 3600.0},
     }
+    app.conf.beat_schedule["days"] = {
+        "task": "billing.tasks.fold_days",
+        "schedule": 600.0,
+        "options": {"queue": "background", "expires": 600.0},
+    }
     app.conf.beat_schedule["notifications"] = {
         "task": "notifications.tasks.send",
         "schedule": SEND_SECONDS,

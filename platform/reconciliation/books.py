@@ -6,14 +6,14 @@ are left out: each tenant closed them before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from billing.ledger import partitions
+from billing.ledger import daily_rollups, partitions
 from billing.ledger.partitions import Month
 from billing.models import UsageExport
 from reconciliation.models import BookGap
@@ -86,10 +86,13 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
         ledger = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
         cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
         rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}
+        fine, daily = daily_rollups.compared(month.begin, month.next.begin)
     keys = usage.keys() | ledger.keys()
     tenants = {tenant for tenant, _ in usage} | rollups.keys()
-    gaps = [*_ledger_gaps(month, usage, ledger), *_rollup_gaps(month, usage, rollups)]
-    return len(keys) + len(tenants), gaps
+    gaps = [*_ledger_gaps(month, usage, ledger), *_rollup_gaps(month, _by_tenant(usage), rollups)]
+    if differing := list(_rollup_gaps(month, fine, daily, "daily roll-ups")):
+        daily_rollups.forget(month.begin, month.next.begin)
+    return len(keys) + len(tenants) + len(fine.keys() | daily.keys()), [*gaps, *differing]
 
 
 _Usage = dict[tuple[UUID, str], tuple[int, int]]
@@ -102,18 +105,27 @@ def _ledger_gaps(month: Month, usage: _Usage, ledger: dict[tuple[UUID, str], int
             yield _gap(month, key[0], "ledger", key[1], usage_pico=charged, book_pico=posted)
 
 
-def _rollup_gaps(month: Month, usage: _Usage, rollups: dict[UUID, tuple[int, int]]) -> Iterator[BookGap]:
-    sums: dict[UUID, tuple[int, int]] = {}
+def _by_tenant(usage: _Usage) -> dict[UUID, daily_rollups.Compared]:
+    sums: dict[UUID, daily_rollups.Compared] = {}
     for (tenant, _), (pico, tokens) in usage.items():
         before = sums.get(tenant, (0, 0))
         sums[tenant] = before[0] + pico, before[1] + tokens
-    for tenant in sorted(sums.keys() | rollups.keys()):
-        (pico, tokens), rolled = sums.get(tenant, (0, 0)), rollups.get(tenant, (0, 0))
+    return sums
+
+
+def _rollup_gaps(
+    month: Month,
+    usage: Mapping[UUID, daily_rollups.Compared],
+    rollups: Mapping[UUID, daily_rollups.Compared],
+    book: str = "roll-ups",
+) -> Iterator[BookGap]:
+    for tenant in sorted(usage.keys() | rollups.keys()):
+        (pico, tokens), rolled = usage.get(tenant, (0, 0)), rollups.get(tenant, (0, 0))
         if (pico, tokens) != rolled:
             yield _gap(
                 month,
                 tenant,
-                "roll-ups",
+                book,
                 "",
                 usage_pico=pico,
                 book_pico=rolled[0],

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing.budgets import spending
-from billing.ledger import boot_usage, bulk_insert, ledger, rollups
+from billing.ledger import boot_usage, bulk_insert, daily_rollups, ledger, rollups
 from billing.ledger.usage_rows import COLUMNS, DEFAULTS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
@@ -55,6 +55,7 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
         _post(of_tenants)
         spending.add(of_tenants)
         rollups.add(of_tenants)
+        daily_rollups.outdate(of_tenants)
         boot_usage.add(new)
         _move(positions, node)
         keys.note_used(_used(of_tenants))
@@ -76,6 +77,7 @@ def rate_unrated() -> int:
             _post(of_tenants)
             spending.add(of_tenants)
             rollups.add_money(of_tenants)
+            daily_rollups.outdate(of_tenants)
         total += len(new)
         if len(page) < PAGE_ROWS:
             return total

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from billing.models.accounts import BillingAccount
 from billing.models.books import (
-    NO_KEY,
     BillingMonth,
     BootUsage,
     BudgetAlert,
     BudgetWindow,
-    BypassRollup,
     FinalStatement,
     LatePosting,
     LedgerAccount,
@@ -20,7 +18,6 @@ from billing.models.books import (
     PriceVersion,
     UsageExport,
     UsageRecord,
-    UsageRollup,
     WalOffset,
 )
 from billing.models.chargeback import GlCode, MonthProjectLine
@@ -29,6 +26,7 @@ from billing.models.dunning import DunningCase, DunningHold, DunningPolicy, Dunn
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.payments import BankAssignment, BankLine, PaymentFailure
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
+from billing.models.rollups import NO_KEY, BypassRollup, DailyRollup, FoldedDay, UsageRollup
 
 __all__ = [
     "NO_KEY",
@@ -43,12 +41,14 @@ __all__ = [
     "CreditEntry",
     "CreditNote",
     "CreditRequest",
+    "DailyRollup",
     "DunningCase",
     "DunningHold",
     "DunningPolicy",
     "DunningRun",
     "DunningStep",
     "FinalStatement",
+    "FoldedDay",
     "GlCode",
     "Invoice",
     "InvoiceDocument",

@@ -6,8 +6,6 @@ token, so a request is priced exactly, without rounding.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q, Value
@@ -280,65 +278,6 @@ class LedgerEntry(models.Model):
         return f"{self.account_id} {self.amount_pico}"
 
 
-#: Key id of roll-ups that do not distinguish keys, and of refusals that were counted without their key.
-NO_KEY = UUID(int=0)
-
-
-class UsageRollup(models.Model):
-    """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum.
-
-    ``avoided_…`` and ``saved_prediction_pico`` cover complete hits and coalesced responses. Milliseconds are rounded
-    to whole ones per request.
-    """
-
-    id = models.BigAutoField(primary_key=True)
-    starts_at = models.DateTimeField()
-    tenant_id = models.UUIDField()
-    project_id = models.UUIDField()
-    key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
-    model_name = models.CharField(max_length=200)
-    requests = models.PositiveBigIntegerField(default=0)
-    #: Failures of the platform. Sums of earlier releases include refusals and disconnected clients.
-    errors = models.PositiveBigIntegerField(default=0)
-    #: Requests that were refused; ``requests`` counts only those of them that an engine refused.
-    refused_requests = models.PositiveBigIntegerField(default=0, db_default=0)
-    prediction_hits = models.PositiveBigIntegerField(default=0)
-    coalesced_requests = models.PositiveBigIntegerField(default=0, db_default=0)
-    bypassed_requests = models.PositiveBigIntegerField(default=0, db_default=0)
-    prefix_hits = models.PositiveBigIntegerField(default=0)
-    prompt_tokens = models.PositiveBigIntegerField(default=0)
-    cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
-    predicted_cached_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
-    completion_tokens = models.PositiveBigIntegerField(default=0)
-    #: Those of ``prompt_tokens`` and ``completion_tokens``, as in rows.
-    cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
-    reasoning_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
-    #: All three token classes together.
-    avoided_tokens = models.PositiveBigIntegerField(default=0)
-    avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)
-    #: Histograms of TTFT and TPOT (``billing.ledger.latency_buckets``): numbers of buckets, and the requests in each.
-    latency_buckets = ArrayField(
-        models.SmallIntegerField(), default=list, db_default=Value([], ArrayField(models.SmallIntegerField()))
-    )
-    latency_counts = ArrayField(
-        models.IntegerField(), default=list, db_default=Value([], ArrayField(models.IntegerField()))
-    )
-    amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
-    saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
-    saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
-
-    class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                fields=("starts_at", "tenant_id", "project_id", "key_id", "model_name"), name="rollup_once_per_key"
-            ),
-        )
-        indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
-
-
 class BootUsage(models.Model):
     """What the requests of one engine process took, by purpose, in the units of the engine's own counters.
 
@@ -506,22 +445,6 @@ class LatePosting(models.Model):
 
     def __str__(self) -> str:
         return f"{self.transaction_id} of {self.month} in {self.billed_month}"
-
-
-class BypassRollup(models.Model):
-    """How many requests bypassed the prediction cache in 15 minutes, by reason. Maintained like UsageRollup."""
-
-    id = models.BigAutoField(primary_key=True)
-    starts_at = models.DateTimeField()
-    tenant_id = models.UUIDField()
-    reason = models.CharField(max_length=64)
-    requests = models.PositiveBigIntegerField(default=0)
-
-    class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant_id", "starts_at", "reason"), name="bypass_rollup_once"),)
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M} {self.reason}"
 
 
 class BudgetWindow(models.Model):

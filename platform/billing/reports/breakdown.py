@@ -21,7 +21,7 @@ from billing.ledger.latency_buckets import latency as percentiles
 from billing.ledger.rollups import Sums
 from billing.models import NO_KEY
 from billing.reports import latency, savings, tags
-from billing.reports.usage import TOTALS, rollups_in, series_at, sums_of
+from billing.reports.usage import rollups_in, series_at, summed
 from tenants import cost_centres
 from tenants.ids import TenantId
 
@@ -134,17 +134,17 @@ def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | 
 
 
 def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    rows = rollups_in(period, tenant_id, project_id).values("project_id").annotate(**TOTALS).order_by()
-    found = {row["project_id"]: sums for row in rows if (sums := sums_of(row)).requests}
+    every = summed(rollups_in(period, tenant_id, project_id), "project_id")
+    found = {project: sums for project, sums in every.items() if sums.requests}
     centres = cost_centres.of_projects(found)
-    summed: defaultdict[str, Sums] = defaultdict(Sums)
+    by_centre: defaultdict[str, Sums] = defaultdict(Sums)
     for project, sums in found.items():
-        summed[centres.get(project, "")] += sums
+        by_centre[centres.get(project, "")] += sums
     histograms = _merged(
         (centres.get(project, ""), histogram)
         for project, histogram in latency.by_column(period, tenant_id, project_id, "project_id").items()
     )
     return tuple(
         Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
-        for name, sums in summed.items()
+        for name, sums in by_centre.items()
     )

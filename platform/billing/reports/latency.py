@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import F, Func
 
 from billing.ledger.latency_buckets import Latency, latency
-from billing.reports.usage import Period, floor
+from billing.reports.usage import Period, Rollups, place_among, rollups_in
 from tenants.ids import TenantId
 
 Column = Literal["tenant_id", "project_id", "key_id", "model_name"]
+_HISTOGRAMS = "latency_buckets", "latency_counts"
 _MERGED = """
-    SELECT {0}, bucket.number, sum(bucket.requests)::bigint
-    FROM billing_usagerollup, unnest(latency_buckets, latency_counts) AS bucket(number, requests)
-    WHERE starts_at >= %s AND starts_at < %s AND (%s::uuid IS NULL OR tenant_id = %s)
-        AND (%s::uuid IS NULL OR project_id = %s)
+    SELECT part.value, bucket.number, sum(bucket.requests)::bigint
+    FROM ({0}) AS part(value, numbers, counts), unnest(part.numbers, part.counts) AS bucket(number, requests)
     GROUP BY 1, 2
 """
-_DAYS = "width_bucket(starts_at, %s::timestamptz[])"
 
 
 def by_column(
     period: Period, tenant_id: TenantId | None, project_id: UUID | None, column: Column
 ) -> dict[Any, Counter[int]]:
     """Return the histogram of each value of a column of roll-ups."""
-    return _read(column, [], period, tenant_id, project_id)
+    return _read(rollups_in(period, tenant_id, project_id), F(column))
 
 
 def by_moment(
     period: Period, tenant_id: TenantId | None, project_id: UUID | None, moments: Sequence[datetime]
 ) -> dict[datetime, Counter[int]]:
     """Return the histogram of what follows each moment until the next, as ``billing.reports.usage.series_at``."""
-    found = _read(_DAYS, [list(moments)], period, tenant_id, project_id)
+    found = _read(rollups_in(period, tenant_id, project_id, moments), place_among(moments))
     return {moments[number - 1]: histogram for number, histogram in found.items()}
 
 
@@ -48,13 +47,12 @@ def total(period: Period, tenant_id: TenantId | None, project_id: UUID | None = 
     return latency(merged)
 
 
-def _read(
-    group: str, parameters: list[Any], period: Period, tenant_id: TenantId | None, project_id: UUID | None
-) -> dict[Any, Counter[int]]:
+def _read(parts: Iterable[Rollups], value: F | Func) -> dict[Any, Counter[int]]:
     found: defaultdict[Any, Counter[int]] = defaultdict(Counter)
-    within = [floor(period.start), period.end, tenant_id, tenant_id, project_id, project_id]
-    with connection.cursor() as cursor:
-        cursor.execute(_MERGED.format(group), [*parameters, *within])
-        for value, number, requests in cursor.fetchall():
-            found[value][number] = requests
+    for rows in parts:
+        inner, parameters = rows.annotate(value=value).values_list("value", *_HISTOGRAMS).query.sql_with_params()
+        with connection.cursor() as cursor:
+            cursor.execute(_MERGED.format(inner), parameters)
+            for name, number, requests in cursor.fetchall():
+                found[name][number] += requests
     return dict(found)

@@ -14,7 +14,7 @@ from django.db.models import Count, Sum
 
 from billing.ledger.rollups import Sums
 from billing.models import NO_KEY, BypassRollup, UsageRecord
-from billing.reports.usage import TOTALS, Period, floor, rollups_in, sums_of
+from billing.reports.usage import Period, floor, rollups_in, summed
 from tenants.ids import TenantId, first_id_at
 from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
@@ -103,9 +103,9 @@ class BypassCount:
 def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None) -> tuple[Group, ...]:
     """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
     column = _COLUMNS[by]
-    rows = rollups_in(period, tenant_id, project_id).values(column).annotate(**TOTALS).order_by()
+    every = summed(rollups_in(period, tenant_id, project_id), column)
     # Without requests: refusals only, of a model or key that may not even exist.
-    found = {row[column]: sums for row in rows if (sums := sums_of(row)).requests}
+    found = {name: sums for name, sums in every.items() if sums.requests}
     if by == "model":
         groups = [Group(id=None, name=name, sums=sums) for name, sums in found.items()]
     else:

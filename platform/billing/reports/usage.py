@@ -8,7 +8,7 @@ drain updates with every batch, and cover tenants' requests; canaries appear onl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -19,7 +19,8 @@ from django.db.models import DateTimeField, F, Func, IntegerField, Q, QuerySet, 
 
 from billing.ledger.rollups import ERROR_STATES, REFUSED_STATUSES, SUMS, Sums, row_sums
 from billing.ledger.usage_rows import BUCKET_SECONDS, UsageRow, moment_of, stored
-from billing.models import UsageRecord, UsageRollup
+from billing.models import DailyRollup, UsageRecord, UsageRollup
+from billing.reports import long_periods
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
 
@@ -84,7 +85,7 @@ class Filters:
 
 def totals(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> Sums:
     """Return the sums of a period."""
-    return sums_of(rollups_in(period, tenant_id, project_id).aggregate(**TOTALS))
+    return sum((sums_of(rows.aggregate(**TOTALS)) for rows in rollups_in(period, tenant_id, project_id)), Sums())
 
 
 def series(
@@ -108,14 +109,17 @@ def series_at(
 
     All are on quarters of an hour, the first not after the period's start.
     """
-    edges = Value(list(moments), output_field=ArrayField(DateTimeField()))
-    place = Func(F("starts_at"), edges, function="width_bucket", output_field=IntegerField())
-    within = rollups_in(period, tenant_id, project_id)
-    rows = within.annotate(place=place).values("place").annotate(**TOTALS).order_by("place")
-    found = {row["place"]: sums_of(row) for row in rows}
+    within = rollups_in(period, tenant_id, project_id, moments)
+    found = summed((rows.annotate(place=place_among(moments)) for rows in within), "place")
     return tuple(
         Point(starts_at=moment, sums=found.get(number, Sums())) for number, moment in enumerate(moments, start=1)
     )
+
+
+def place_among(moments: Sequence[datetime]) -> Func:
+    """Return the expression for the number of the moments, from 1, after which a roll-up begins."""
+    edges = Value(list(moments), output_field=ArrayField(DateTimeField()))
+    return Func(F("starts_at"), edges, function="width_bucket", output_field=IntegerField())
 
 
 def fine_series(period: Period, tenant_id: TenantId | None, moments: Sequence[datetime]) -> tuple[Point, ...]:
@@ -131,8 +135,8 @@ def fine_series(period: Period, tenant_id: TenantId | None, moments: Sequence[da
 
 def by_tenant(period: Period) -> tuple[TenantSums, ...]:
     """Return each tenant with usage, highest amount first."""
-    rows = rollups_in(period, None).values("tenant_id").annotate(**TOTALS).order_by("-amount_pico", "tenant_id")
-    found = {row["tenant_id"]: sums_of(row) for row in rows}
+    sums_by_id = summed(rollups_in(period, None), "tenant_id")
+    found = dict(sorted(sums_by_id.items(), key=lambda each: (-each[1].amount_pico, each[0])))
     slugs = dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
     return tuple(
         TenantSums(tenant_id=TenantId(identity), slug=slugs.get(identity, ""), sums=sums)
@@ -142,10 +146,10 @@ def by_tenant(period: Period) -> tuple[TenantSums, ...]:
 
 def by_model(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> tuple[ModelSums, ...]:
     """Return each model with usage, highest amount first."""
-    rows = rollups_in(period, tenant_id, project_id).values("model_name").annotate(**TOTALS)
+    found = summed(rollups_in(period, tenant_id, project_id), "model_name")
     return tuple(
-        ModelSums(model_name=row["model_name"], sums=sums_of(row))
-        for row in rows.order_by("-amount_pico", "model_name")
+        ModelSums(model_name=name, sums=sums)
+        for name, sums in sorted(found.items(), key=lambda each: (-each[1].amount_pico, each[0]))
     )
 
 
@@ -209,12 +213,36 @@ def _records(tenant_id: TenantId | None) -> QuerySet[UsageRecord]:
     return UsageRecord.objects.all() if tenant_id is None else UsageRecord.objects.filter(tenant_id=tenant_id)
 
 
-def rollups_in(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> QuerySet[UsageRollup]:
-    """Return the roll-ups of a period."""
+#: Roll-ups of quarters of an hour, or of days. Both have the same columns.
+Rollups = QuerySet[UsageRollup] | QuerySet[DailyRollup]
+
+
+def rollups_in(
+    period: Period, tenant_id: TenantId | None, project_id: UUID | None = None, moments: Sequence[datetime] = ()
+) -> tuple[Rollups, ...]:
+    """Return the roll-ups of a period, in one part or two that share no request.
+
+    Those of all tenants are of whole days where they can be: no moment lies within one, and it is folded.
+    """
+    if tenant_id is None and project_id is None:
+        parts = long_periods.split(floor(period.start), period.end, moments)
+        if parts.days:
+            daily = DailyRollup.objects.filter(starts_at__in=parts.days)
+            return (daily, UsageRollup.objects.filter(parts.condition())) if parts.rest else (daily,)
     found = UsageRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     if project_id is not None:
         found = found.filter(project_id=project_id)
-    return found if tenant_id is None else found.filter(tenant_id=tenant_id)
+    return (found if tenant_id is None else found.filter(tenant_id=tenant_id),)
+
+
+def summed(parts: Iterable[Rollups], column: str) -> dict[Any, Sums]:
+    """Return the sums of each value of a column."""
+    found: dict[Any, Sums] = {}
+    for rows in parts:
+        for row in rows.values(column).annotate(**TOTALS).order_by():
+            sums = sums_of(row)
+            found[row[column]] = found[row[column]] + sums if row[column] in found else sums
+    return found
 
 
 def floor(moment: datetime) -> datetime:

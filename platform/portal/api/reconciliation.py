@@ -39,7 +39,9 @@ class BookSerializer(serializers.Serializer[Book]):
     book = serializers.ChoiceField(choices=BookGap.Book.values, read_only=True)
     currency = serializers.CharField(read_only=True, help_text="Empty for roll-ups.")
     usage_pico = serializers.IntegerField(
-        read_only=True, help_text="Of the requests; for a closed month what the ledger has for its statement."
+        read_only=True,
+        help_text="Of the requests; for a closed month what the ledger has for its statement; for daily roll-ups what "
+        "the roll-ups of their days have.",
     )
     book_pico = serializers.IntegerField(read_only=True)
     usage_tokens = serializers.IntegerField(read_only=True)

@@ -132,7 +132,7 @@ def home_csv(request: HttpRequest, principal: Principal, slug: str) -> Streaming
 
 
 def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
-    """Return what both pages show, in four queries for any period."""
+    """Return what both pages show, in a few queries for any period."""
     total = usage.totals(period, tenant_id)
     return {
         "period": period,

@@ -23,6 +23,7 @@ from billing.models import (
     BypassRollup,
     CreditEntry,
     CreditRequest,
+    DailyRollup,
     FinalStatement,
     LatePosting,
     LedgerAccount,
@@ -196,6 +197,12 @@ ROWS: dict[str, Callable[[Customer], object]] = {
     "billing_usagerecord": lambda customer: usage(customer, new_id()),
     "billing_usagerecord_default": lambda customer: usage(customer, new_id()),
     "billing_usagerollup": lambda customer: UsageRollup.objects.create(
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        tenant_id=customer.tenant.id,
+        project_id=customer.project.id,
+        model_name="demo",
+    ),
+    "billing_dailyrollup": lambda customer: DailyRollup.objects.create(
         starts_at=datetime(2026, 1, 1, tzinfo=UTC),
         tenant_id=customer.tenant.id,
         project_id=customer.project.id,

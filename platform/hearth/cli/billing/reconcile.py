@@ -39,7 +39,8 @@ def reconcile(
 ) -> None:
     """Compare the counters of each engine process with the usage of its requests, and usage with the books.
 
-    The books are the ledger, the roll-ups, and the frozen lines of closed months, which must equal the ledger.
+    The books are the ledger, the roll-ups, daily roll-ups, which must equal the roll-ups, and the frozen lines of
+    closed months, which must equal the ledger.
 
     Exit status 1 if a token or an amount is missing or too many: it says where, and which requests to look at.
     docs/operations/usage.md, section "Proof from the engines", explains the results.
@@ -78,7 +79,8 @@ def _print(found: Report) -> None:
 def _difference(book: Book) -> str:
     if book.book == "closed month":
         return f"ledger {book.usage_pico} pico; the lines of the closed month {book.book_pico} pico"
-    usage = f"usage {book.usage_pico} pico, {book.usage_tokens} tokens"
+    of_what = "roll-ups" if book.book == "daily roll-ups" else "usage"
+    usage = f"{of_what} {book.usage_pico} pico, {book.usage_tokens} tokens"
     return f"{usage}; {book.book} {book.book_pico} pico, {book.book_tokens} tokens"
 
 

@@ -1,0 +1,124 @@
+"""Roll-ups: sums of tenants' requests, by quarter of an hour, and by day for reports over long periods."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Value
+
+#: Key id of roll-ups that do not distinguish keys, and of refusals that were counted without their key.
+NO_KEY = UUID(int=0)
+
+
+class RollupSums(models.Model):
+    """What a roll-up of any length has.
+
+    ``avoided_…`` and ``saved_prediction_pico`` cover complete hits and coalesced responses. Milliseconds are rounded
+    to whole ones per request.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    project_id = models.UUIDField()
+    key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
+    model_name = models.CharField(max_length=200)
+    requests = models.PositiveBigIntegerField(default=0)
+    #: Failures of the platform. Sums of earlier releases include refusals and disconnected clients.
+    errors = models.PositiveBigIntegerField(default=0)
+    #: Requests that were refused; ``requests`` counts only those of them that an engine refused.
+    refused_requests = models.PositiveBigIntegerField(default=0, db_default=0)
+    prediction_hits = models.PositiveBigIntegerField(default=0)
+    coalesced_requests = models.PositiveBigIntegerField(default=0, db_default=0)
+    bypassed_requests = models.PositiveBigIntegerField(default=0, db_default=0)
+    prefix_hits = models.PositiveBigIntegerField(default=0)
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    predicted_cached_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    #: Those of ``prompt_tokens`` and ``completion_tokens``, as in rows.
+    cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: All three token classes together.
+    avoided_tokens = models.PositiveBigIntegerField(default=0)
+    avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: Histograms of TTFT and TPOT (``billing.ledger.latency_buckets``): numbers of buckets, and the requests in each.
+    latency_buckets = ArrayField(
+        models.SmallIntegerField(), default=list, db_default=Value([], ArrayField(models.SmallIntegerField()))
+    )
+    latency_counts = ArrayField(
+        models.IntegerField(), default=list, db_default=Value([], ArrayField(models.IntegerField()))
+    )
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+    saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+    saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
+
+
+class UsageRollup(RollupSums):
+    """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("starts_at", "tenant_id", "project_id", "key_id", "model_name"), name="rollup_once_per_key"
+            ),
+        )
+        indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
+
+
+class DailyRollup(RollupSums):
+    """Sums of the roll-ups of a day in UTC, for reports only: money is never decided by them.
+
+    Those of a day count only while it has a :class:`FoldedDay` (``billing.ledger.daily_rollups``).
+    """
+
+    #: Merged: each number once.
+    latency_counts = ArrayField(
+        models.BigIntegerField(), default=list, db_default=Value([], ArrayField(models.BigIntegerField()))
+    )
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("starts_at", "tenant_id", "project_id", "key_id", "model_name"),
+                name="daily_rollup_once",
+            ),
+        )
+        indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="daily_rollup_by_tenant"),)
+
+
+class FoldedDay(models.Model):
+    """A day in UTC whose daily roll-ups equal its roll-ups. A batch that adds to these removes it.
+
+    ``folded_at`` is null while they are made, so that such a batch is noticed.
+    """
+
+    starts_at = models.DateTimeField(primary_key=True)
+    folded_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.starts_at:%Y-%m-%d}"
+
+
+class BypassRollup(models.Model):
+    """How many requests bypassed the prediction cache in 15 minutes, by reason. Maintained like UsageRollup."""
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    reason = models.CharField(max_length=64)
+    requests = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant_id", "starts_at", "reason"), name="bypass_rollup_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M} {self.reason}"
