@@ -9,6 +9,8 @@ from billing.accounts import promotions
 from billing.drain import batch, day_folding
 from billing.dunning import run as dunning
 from billing.invoices import overdue
+from billing.payments import retrying
+from tenants.audit import SYSTEM
 
 
 @shared_task(name="billing.tasks.maintain")
@@ -25,7 +27,8 @@ def note_overdue_invoices() -> int:
 
 @shared_task(name="billing.tasks.dun")
 def dun() -> int:
-    """Take the steps of dunning that are due; return how many."""
+    """Try lines of bank statements again, then take the steps of dunning that are due; return how many steps."""
+    retrying.run(SYSTEM)
     return dunning.run(timezone.now()).steps
 
 

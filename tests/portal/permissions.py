@@ -26,6 +26,7 @@ from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
 from billing.models import DunningHold
 from billing.months import closing, reopening
+from billing.payments import assignment
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
 from billing.reports.statements import Month
@@ -185,7 +186,9 @@ class Scene:
             ChangeLimit.cache.clear()
 
     def _close_month(self, action: str) -> None:
-        """Bring the month of an action that reopens it to where it can be."""
+        """Bring the month of an action that reopens it, or a line that is taken back, to where it can be."""
+        if "payments" in action and action.endswith("/undo"):
+            assignment.assign(SOMEONE, billed.LINE, billed.INVOICE)
         month = Month(tenant=self.world.acme.tenant, year=2024, month=1)
         if action.endswith(("/reopen", "/confirm-reopening")):
             closing.close(SOMEONE, month)
@@ -301,6 +304,8 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /payments/import": lambda place: STATEMENT,
     "POST /payments/{line}/assign": lambda place: {"invoice": billed.INVOICE},
     "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
+    "POST /payments/{line}/undo": lambda place: {"invoice": billed.INVOICE, "reason": "why"},
+    "POST /payments/{line}/keep": lambda place: {"tenant": "acme"},
     "POST /dunning/holds": lambda place: {"tenant": "acme", "reason": "why"},
     "PATCH /dunning/policy": lambda place: {"reminder_days": 5},
     "PUT /plans/{plan}": lambda place: {"from_month": LATER, "terms": {}},

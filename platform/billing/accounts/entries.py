@@ -23,6 +23,7 @@ _OTHER_SIDE = {
     Kind.APPLIED: Account.RECEIVABLE,
     Kind.UNAPPLIED: Account.RECEIVABLE,
     Kind.OVERPAID: Account.RECEIVABLE,
+    Kind.TRANSFER: Account.CASH,
 }
 #: How postings of credit are called in the ledger, by kind of entry.
 _POSTINGS = {Kind.APPLIED: "credit_applied", Kind.UNAPPLIED: "credit_applied"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from billing.accounts import balance, entries
 from billing.accounts.balance import Part
@@ -34,7 +34,9 @@ def paid_before(closing: BillingMonth) -> list[Paid]:
     closings = BillingMonth.objects.filter(**of_month).values_list("id", flat=True)
     kept = _kept_cents([*(each.id for each in invoices), *closings])
     found = []
-    for each in invoices.filter(state=Invoice.State.VOID).annotate(paid=Sum("payments__amount_cents", default=0)):
+    for each in invoices.filter(state=Invoice.State.VOID).annotate(
+        paid=Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
+    ):
         gone = min(kept, each.paid)
         kept -= gone
         if each.paid > gone:

@@ -60,7 +60,11 @@ def described(found: Sequence[DunningCase], now: datetime) -> list[Case]:
     steps: dict[UUID, list[DunningStep]] = {}
     for step in DunningStep.objects.filter(invoice__in=invoices).order_by("id"):
         steps.setdefault(step.invoice_id, []).append(step)
-    paid = InvoicePayment.objects.filter(invoice__in=invoices).values_list("invoice").annotate(Sum("amount_cents"))
+    paid = (
+        InvoicePayment.objects.filter(invoice__in=invoices, undone=None)
+        .values_list("invoice")
+        .annotate(Sum("amount_cents"))
+    )
     paid_cents = dict(paid.order_by())
     held = _Held(DunningHold.objects.filter(ended_at=None, tenant_id__in=tenants))
     return [

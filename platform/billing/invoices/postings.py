@@ -9,7 +9,7 @@ from django.db.models import Sum
 
 from billing.ledger import transfers
 from billing.ledger.transfers import Transfer
-from billing.models import Invoice, LedgerAccount, LedgerEntry
+from billing.models import Invoice, InvoicePayment, LedgerAccount, LedgerEntry
 from billing.pricing.amounts import PICO_PER_CENT
 
 Kind = LedgerAccount.Kind
@@ -46,6 +46,24 @@ def pay(invoice: Invoice, payment_id: UUID, amount_cents: int) -> UUID:
                 debit=Kind.CASH,
                 credit=Kind.RECEIVABLE,
                 amount_pico=amount_cents * PICO_PER_CENT,
+                source=source,
+            )
+        ]
+    )
+    return posted[source]
+
+
+def undo_payment(payment: InvoicePayment, currency: str) -> UUID:
+    """Take back what a payment posted; return the transaction's id."""
+    source = f"payment:{payment.id}:undone"
+    posted = transfers.post(
+        [
+            Transfer(
+                tenant_id=payment.tenant_id,
+                currency=currency,
+                debit=Kind.CASH,
+                credit=Kind.RECEIVABLE,
+                amount_pico=-payment.amount_cents * PICO_PER_CENT,
                 source=source,
             )
         ]

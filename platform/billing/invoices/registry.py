@@ -12,6 +12,9 @@ from billing.errors import InvoiceRefused
 from billing.models import Invoice, InvoiceDocument
 from tenants.errors import NotFound
 
+#: What was paid for an invoice, and not undone.
+PAID_CENTS = Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
+
 
 def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
     """Return an invoice; with ``tenant_id``, only that tenant's.
@@ -49,7 +52,9 @@ def document(invoice: Invoice, kind: str, *, of_credit_note: bool = False) -> In
 def paid_cents(invoice: Invoice) -> int:
     """Return what was paid for it."""
     known: int | None = getattr(invoice, "paid_sum", None)
-    return known if known is not None else sum(invoice.payments.values_list("amount_cents", flat=True))
+    if known is not None:
+        return known
+    return sum(invoice.payments.filter(undone=None).values_list("amount_cents", flat=True))
 
 
 def open_cents(invoice: Invoice) -> int:
@@ -61,7 +66,7 @@ def open_cents(invoice: Invoice) -> int:
 
 def with_paid(rows: QuerySet[Invoice]) -> QuerySet[Invoice]:
     """Return the invoices with what was paid for each, so that a list reads it at once."""
-    return rows.annotate(paid_sum=Sum("payments__amount_cents", default=0)).select_related("credit_note", "replaces")
+    return rows.annotate(paid_sum=PAID_CENTS).select_related("credit_note", "replaces")
 
 
 def in_state(rows: QuerySet[Invoice], state: str, today: date) -> QuerySet[Invoice]:

@@ -4,8 +4,9 @@
       │        │        │
       └────────┴────────┴──▶ void
 
-A paid invoice may be sent too, and stays paid. One without anything due is paid when it becomes final. ``overdue`` is
-a final or sent invoice past its date, ``draft`` what an invoice of a month would say; neither is stored as a state.
+A paid invoice may be sent too, and stays paid. One of which a payment is undone is final or sent again. One without
+anything due is paid when it becomes final. ``overdue`` is a final or sent invoice past its date, ``draft`` what an
+invoice of a month would say; neither is stored as a state.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date, datetime
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
@@ -14,11 +15,12 @@ from billing.invoices import drafting, issuers, postings, registry, states, susp
 from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
-from billing.models import CreditNote, Invoice, InvoicePayment
+from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone
 from billing.months import closing
 from notifications.event_types import INVOICE_PAID, INVOICE_VOIDED
 from tenants import audit
 from tenants.audit import Actor
+from tenants.errors import NotFound
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
 
@@ -58,6 +60,8 @@ def pay(
     invoice = registry.locked(given)
     known = invoice.payments.filter(reference=text).first()
     if known is not None:
+        if PaymentUndone.objects.filter(payment=known).exists():
+            raise InvoiceRefused(invoice.number, f"the payment {text!r} was undone", "Use another reference.")
         if known.paid_on == paid_on and amount_cents in {None, known.amount_cents}:
             return known, False
         raise InvoiceRefused(invoice.number, f"a payment with the reference {text!r} is recorded already")
@@ -92,6 +96,37 @@ def pay(
         {"amount_cents": amount, "paid_on": paid_on.isoformat(), "reference": text},
     )
     return payment, True
+
+
+@transaction.atomic
+def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
+    """Take a payment back, as if it had never been recorded; return its invoice, of which that much is open again.
+
+    Again it changes nothing. Raises NotFound, and InvoiceRefused for a void invoice, whose payments count elsewhere.
+    """
+    payment = InvoicePayment.objects.select_related("invoice").filter(id=payment_id).first()
+    if payment is None:
+        raise NotFound("payment", str(payment_id))
+    text = _text(payment.invoice, "reason", reason, LONGEST_REASON)
+    invoice = registry.locked(payment.invoice)
+    if PaymentUndone.objects.filter(payment=payment).exists():
+        return invoice
+    if invoice.state == states.VOID:
+        raise InvoiceRefused(invoice.number, "it is void, and what was paid for it counts elsewhere")
+    PaymentUndone.objects.create(
+        tenant_id=invoice.tenant_id,
+        payment=payment,
+        transaction_id=postings.undo_payment(payment, invoice.currency),
+        reason=text,
+        undone_by=second_person.person(actor),
+    )
+    if invoice.state == states.PAID:
+        invoice.state, invoice.paid_at = states.FINAL if invoice.sent_at is None else states.SENT, None
+        invoice.save(update_fields=["state", "paid_at"])
+    after = {"amount_cents": payment.amount_cents, "reference": payment.reference, "reason": text}
+    _record(actor, "invoice.payment_undone", invoice, after)
+    suspension.apply(actor, invoice.tenant_id, timezone.now())
+    return invoice
 
 
 def today(invoice: Invoice) -> date:

@@ -24,13 +24,14 @@ from billing.models.chargeback import GlCode, MonthProjectLine
 from billing.models.credits import CreditEntry, CreditRequest
 from billing.models.dunning import DunningCase, DunningHold, DunningPolicy, DunningRun, DunningStep
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
-from billing.models.payments import BankAssignment, BankLine, PaymentFailure
+from billing.models.payments import BankAssignment, BankCredit, BankLine, PaymentFailure, PaymentUndone
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 from billing.models.rollups import NO_KEY, BypassRollup, DailyRollup, FoldedDay, UsageRollup
 
 __all__ = [
     "NO_KEY",
     "BankAssignment",
+    "BankCredit",
     "BankLine",
     "BillingAccount",
     "BillingMonth",
@@ -63,6 +64,7 @@ __all__ = [
     "MonthProjectLine",
     "MonthTermsLine",
     "PaymentFailure",
+    "PaymentUndone",
     "Plan",
     "PlanVersion",
     "PriceBook",

@@ -84,6 +84,8 @@ class CreditEntry(models.Model):
         UNAPPLIED = "unapplied"
         #: What was paid for a void invoice and the month does not need.
         OVERPAID = "overpaid"
+        #: What was left of a line of a bank statement.
+        TRANSFER = "transfer"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()

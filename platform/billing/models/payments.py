@@ -1,4 +1,4 @@
-"""Lines of imported bank statements, which payments of invoices they became, and payments that failed.
+"""Lines of imported bank statements, what they became, and payments that were undone or failed.
 
 No tenant reads lines: until an operator assigns it, nobody knows whose a line is.
 """
@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from billing.models.credits import CreditEntry
 from billing.models.invoices import Invoice, InvoicePayment
 from tenants.ids import new_id
 
@@ -92,6 +93,39 @@ class BankAssignment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.payment_id} of {self.line_id}"
+
+
+class BankCredit(models.Model):
+    """Prepaid credit that the rest of a line of a bank statement became. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    line = models.ForeignKey(BankLine, on_delete=models.PROTECT, related_name="credits")
+    entry = models.OneToOneField(CreditEntry, on_delete=models.PROTECT, related_name="bank_credit")
+    kept_by = models.CharField(max_length=200)
+    kept_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return f"{self.entry_id} of {self.line_id}"
+
+
+class PaymentUndone(models.Model):
+    """A payment of an invoice that counts no more, with the posting that takes it back. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    payment = models.OneToOneField(InvoicePayment, on_delete=models.PROTECT, related_name="undone")
+    transaction = models.OneToOneField(
+        "billing.LedgerTransaction", on_delete=models.PROTECT, related_name="payment_undone"
+    )
+    reason = models.CharField(max_length=LONGEST_REASON)
+    undone_by = models.CharField(max_length=200)
+    undone_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "payments undone"
+
+    def __str__(self) -> str:
+        return f"{self.payment_id}"
 
 
 class PaymentFailure(models.Model):

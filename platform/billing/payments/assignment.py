@@ -1,4 +1,7 @@
-"""Assign lines of bank statements to invoices, or dismiss them. Each change is one transaction with an audit row."""
+"""Assign lines of bank statements to invoices, undo that, keep a rest as credit, or dismiss them.
+
+Each change is one transaction with an audit row.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
+from billing.accounts import balance, entries
+from billing.accounts.balance import Part
 from billing.errors import InvoiceRefused, PaymentRefused
 from billing.invoices import registry, steps
-from billing.models import BankAssignment, BankLine, Invoice
+from billing.models import BankAssignment, BankCredit, BankLine, CreditEntry, Invoice
 from billing.models.payments import LONGEST_REASON
+from billing.pricing.amounts import PICO_PER_CENT
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -44,7 +50,7 @@ def assign(actor: Actor, line_id: UUID, number: str, *, amount_cents: int | None
     amount = min(line.rest_cents, registry.open_cents(invoice)) if amount_cents is None else amount_cents
     if amount > line.rest_cents:
         raise PaymentRefused(line.bank_reference, f"{amount} cents were given, {line.rest_cents} are left")
-    if BankAssignment.objects.filter(line=line, payment__invoice=invoice).exists():
+    if BankAssignment.objects.filter(line=line, payment__invoice=invoice, payment__undone=None).exists():
         raise PaymentRefused(line.bank_reference, f"it has paid for {invoice.number} already")
     _pay(actor, line, invoice, amount, may_be_earlier=True)
     return line
@@ -76,10 +82,66 @@ def dismiss(actor: Actor, line_id: UUID, reason: str) -> BankLine:
     return line
 
 
-def pay_all(actor: Actor, line: BankLine, invoice_ids: Sequence[UUID]) -> tuple[str, ...]:
+@transaction.atomic
+def undo(actor: Actor, line_id: UUID, number: str, reason: str) -> BankLine:
+    """Take back what a line paid of an invoice: that much is open again, and left of the line. Audited, with postings.
+
+    Raises NotFound, PaymentRefused, InvoiceRefused.
+    """
+    line, invoice = _locked(line_id), registry.find(number)
+    assigned = BankAssignment.objects.select_related("payment").filter(
+        line=line, payment__invoice=invoice, payment__undone=None
+    )
+    found = assigned.first()
+    if found is None:
+        raise PaymentRefused(line.bank_reference, f"it pays nothing of {invoice.number}")
+    steps.undo_payment(actor, found.payment_id, reason)
+    before = line.state
+    _set_assigned(
+        line, line.assigned_cents - found.payment.amount_cents, f"Its payment of {invoice.number} was undone."
+    )
+    _record(actor, "payment.unassigned", line, invoice, found.payment.amount_cents, before, reason.strip())
+    return line
+
+
+@transaction.atomic
+def keep_as_credit(actor: Actor, line_id: UUID, tenant: Tenant | None = None) -> CreditEntry:
+    """Make what is left of a line prepaid credit: of ``tenant``, or of the one whose invoices it paid.
+
+    Raises NotFound, PaymentRefused.
+    """
+    line = _locked(line_id)
+    if line.amount_cents < 0 or not line.rest_cents:
+        raise PaymentRefused(line.bank_reference, "nothing of it is left to keep")
+    owner = _owner(line, tenant)
+    if owner.state == Tenant.State.ARCHIVED or owner.currency != line.currency:
+        reason = f"it is in {line.currency}, and {owner.slug} is {owner.state} and has {owner.currency}"
+        raise PaymentRefused(line.bank_reference, reason)
+    balance.lock(owner.id)
+    rest, before = line.rest_cents, line.state
+    part = Part(promotion_id=None, left_pico=0)
+    kind = entries.Kind.TRANSFER
+    entry = entries.add(owner.id, line.currency, part, kind, rest * PICO_PER_CENT)
+    BankCredit.objects.create(line=line, entry=entry, kept_by=second_person.person(actor))
+    _set_assigned(line, line.amount_cents, "")
+    audit.record(
+        actor,
+        "payment.kept_as_credit",
+        ("bank line", line.id),
+        tenant=owner,
+        before={"state": before},
+        after={"state": line.state, "reference": line.bank_reference, "amount_cents": rest, "credit": str(entry.id)},
+    )
+    return entry
+
+
+def pay_all(
+    actor: Actor, line: BankLine, invoice_ids: Sequence[UUID], *, may_be_earlier: bool = False
+) -> tuple[str, ...]:
     """Pay these invoices from a line, locked by the caller; return their numbers.
 
-    For several, the line must have what is open of all of them. Raises InvoiceRefused.
+    For several, the line must have what is open of all of them. ``may_be_earlier``: whether it may have arrived before
+    their date. Raises InvoiceRefused.
     """
     invoices = [registry.locked(Invoice(id=each)) for each in sorted(invoice_ids)]
     to_pay = [registry.open_cents(each) for each in invoices]
@@ -87,7 +149,7 @@ def pay_all(actor: Actor, line: BankLine, invoice_ids: Sequence[UUID]) -> tuple[
         names = ", ".join(each.number for each in invoices)
         raise InvoiceRefused(names, f"{sum(to_pay)} cents are open together, {line.rest_cents} arrived")
     for invoice, amount in zip(invoices, to_pay, strict=True):
-        _pay(actor, line, invoice, min(amount, line.rest_cents))
+        _pay(actor, line, invoice, min(amount, line.rest_cents), may_be_earlier=may_be_earlier)
     return tuple(each.number for each in invoices)
 
 
@@ -98,15 +160,35 @@ def _locked(line_id: UUID) -> BankLine:
     return found
 
 
+def _owner(line: BankLine, tenant: Tenant | None) -> Tenant:
+    """Return whose credit the rest of a line becomes. Raises PaymentRefused."""
+    paid = BankAssignment.objects.filter(line=line, payment__undone=None)
+    owners = set(paid.values_list("payment__tenant_id", flat=True))
+    if tenant is not None:
+        owners.add(tenant.id)
+    if len(owners) != 1:
+        reason = "it paid nothing yet" if not owners else "it paid invoices of another tenant"
+        raise PaymentRefused(line.bank_reference, reason, "Name the tenant whose credit it becomes." * (not owners))
+    return Tenant.objects.select_for_update(no_key=True).get(id=owners.pop())
+
+
+def _set_assigned(line: BankLine, cents: int, problem: str) -> None:
+    line.assigned_cents = cents
+    line.state = BankLine.State.OPEN if line.rest_cents else BankLine.State.MATCHED
+    line.problem, line.dismissed_at, line.dismissed_by, line.dismiss_reason = problem, None, "", ""
+    line.save()
+
+
 def _reference(line: BankLine, invoice: Invoice) -> str:
     """Return the reference of a payment: that of the bank, with the account if a line of another account has the same.
 
-    One that is too long with it is stored as its digest.
+    A payment after one that was undone is numbered. One that is too long with it is stored as its digest.
     """
-    others = BankAssignment.objects.filter(payment__invoice=invoice, payment__reference=line.bank_reference)
-    if not others.exclude(line=line).exists():
-        return line.bank_reference
-    found = f"{line.bank_account} {line.bank_reference}"
+    same = BankAssignment.objects.filter(payment__invoice=invoice)
+    others = same.filter(payment__reference=line.bank_reference).exclude(line=line)
+    found = f"{line.bank_account} {line.bank_reference}" if others.exists() else line.bank_reference
+    if (before := same.filter(line=line).count()) > 0:
+        found = f"{found} ({before + 1})"
     return found if len(found) <= steps.LONGEST_REFERENCE else f"sha256:{hashlib.sha256(found.encode()).hexdigest()}"
 
 
@@ -126,20 +208,24 @@ def _pay(actor: Actor, line: BankLine, invoice: Invoice, amount_cents: int, *, m
         raise InvoiceRefused(invoice.number, f"the payment {line.bank_reference!r} came from another line")
     BankAssignment.objects.create(line=line, payment=payment, assigned_by=second_person.person(actor))
     before = line.state
-    line.assigned_cents += amount_cents
-    line.state = BankLine.State.OPEN if line.rest_cents else BankLine.State.MATCHED
-    line.problem, line.dismissed_at, line.dismissed_by, line.dismiss_reason = "", None, "", ""
-    line.save()
+    _set_assigned(line, line.assigned_cents + amount_cents, "")
+    _record(actor, "payment.assigned", line, invoice, amount_cents, before)
+
+
+def _record(
+    actor: Actor, action: str, line: BankLine, invoice: Invoice, amount_cents: int, before: str, reason: str = ""
+) -> None:
+    after = {
+        "state": line.state,
+        "reference": line.bank_reference,
+        "invoice": invoice.number,
+        "amount_cents": amount_cents,
+    }
     audit.record(
         actor,
-        "payment.assigned",
+        action,
         ("bank line", line.id),
         tenant=Tenant.objects.get(id=invoice.tenant_id),
         before={"state": before},
-        after={
-            "state": line.state,
-            "reference": line.bank_reference,
-            "invoice": invoice.number,
-            "amount_cents": amount_cents,
-        },
+        after=after | ({"reason": reason} if reason else {}),
     )

@@ -36,6 +36,16 @@ def candidates() -> list[Candidate]:
     return [Candidate(id=identity, currency=currency, compact=compact(number)) for identity, currency, number in rows]
 
 
+def replaced() -> list[tuple[Candidate, Candidate]]:
+    """Return void invoices, each with the one that replaces it and is to be paid."""
+    by_id = {each.id: each for each in candidates()}
+    rows = Invoice.objects.filter(state=Invoice.State.VOID, replaced_by__in=by_id)
+    return [
+        (Candidate(id=identity, currency=currency, compact=compact(number)), by_id[by])
+        for identity, currency, number, by in rows.values_list("id", "currency", "number", "replaced_by")
+    ]
+
+
 def named(text: str, among: Iterable[Candidate]) -> list[Candidate]:
     """Return those whose number the text has, in the order of their ids."""
     squeezed = compact(text)

@@ -50,6 +50,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
         (*_APPEND_ONLY, table)
         for table in (
             "billing_bankassignment",
+            "billing_bankcredit",
             "billing_budgetalert",
             "billing_creditnote",
             "billing_creditentry",
@@ -65,6 +66,7 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
             "billing_monthprojectline",
             "billing_monthtermsline",
             "billing_paymentfailure",
+            "billing_paymentundone",
             "billing_plan",
             "billing_priceversion",
             "reserved_capacity_reservedhour",

@@ -20,6 +20,7 @@ from billing.models import (
     Issuer,
     LedgerTransaction,
     PaymentFailure,
+    PaymentUndone,
 )
 from tenants.ids import new_id
 from tests.tenants.customers import Customer
@@ -90,6 +91,21 @@ def credit_note(taken_back: Invoice) -> CreditNote:
     )
 
 
+def payment(customer: Customer, name: str) -> InvoicePayment:
+    """Write a payment of an invoice of its own."""
+    return InvoicePayment.objects.create(
+        invoice=invoice(customer),
+        transaction=LedgerTransaction.objects.create(
+            tenant_id=customer.tenant.id, kind="payment", source=f"{name} {customer.tenant.slug}"
+        ),
+        tenant_id=customer.tenant.id,
+        amount_cents=1,
+        paid_on=date(2030, 1, 1),
+        reference="Wire",
+        recorded_by="ada",
+    )
+
+
 #: By table.
 ROWS: Mapping[str, Callable[[Customer], Any]] = {
     "billing_invoice": invoice,
@@ -110,17 +126,7 @@ ROWS: Mapping[str, Callable[[Customer], Any]] = {
         size_bytes=0,
         sha256="0" * 64,
     ),
-    "billing_invoicepayment": lambda customer: InvoicePayment.objects.create(
-        invoice=invoice(customer),
-        transaction=LedgerTransaction.objects.create(
-            tenant_id=customer.tenant.id, kind="payment", source=f"payment {customer.tenant.slug}"
-        ),
-        tenant_id=customer.tenant.id,
-        amount_cents=1,
-        paid_on=date(2030, 1, 1),
-        reference="Wire",
-        recorded_by="ada",
-    ),
+    "billing_invoicepayment": lambda customer: payment(customer, "paid"),
     "billing_dunningpolicy": lambda customer: DunningPolicy.objects.create(tenant_id=customer.tenant.id),
     "billing_dunningcase": lambda customer: DunningCase.objects.create(
         invoice=invoice(customer), tenant_id=customer.tenant.id, starts_on=date(2030, 1, 1)
@@ -130,6 +136,15 @@ ROWS: Mapping[str, Callable[[Customer], Any]] = {
     ),
     "billing_dunninghold": lambda customer: DunningHold.objects.create(
         tenant_id=customer.tenant.id, reason="a dispute", created_by="ada"
+    ),
+    "billing_paymentundone": lambda customer: PaymentUndone.objects.create(
+        payment=payment(customer, "undone"),
+        transaction=LedgerTransaction.objects.create(
+            tenant_id=customer.tenant.id, kind="payment", source=f"taken back {customer.tenant.slug}"
+        ),
+        tenant_id=customer.tenant.id,
+        reason="a mistake",
+        undone_by="ada",
     ),
     "billing_paymentfailure": lambda customer: PaymentFailure.objects.create(
         invoice=invoice(customer),

@@ -1,4 +1,4 @@
-"""`hearth payment`: import bank statements, and assign or dismiss the lines that name no invoice."""
+"""`hearth payment`: import bank statements, and assign, keep, undo or dismiss lines."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def payment() -> None:
       hearth payment import statement.xml
       hearth payment list
       hearth payment assign 019ac… INV-000001
+      hearth payment keep 019ac…
+      hearth payment undo 019ac… INV-000001 --reason "It was for INV-000002"
       hearth payment dismiss 019ac… --reason "Refunded on 14 December"
     """
 
@@ -90,6 +92,41 @@ def assign(line: UUID, number: str, amount: str | None) -> None:
         cents = None if amount is None else _cents(amount)
         found = assignment.assign(_actor(), line, number, amount_cents=cents)
     print(f"{found.bank_reference} is {found.state}. Left: {_money(found.rest_cents, found.currency)}.")
+
+
+@payment.command("undo")
+@click.argument("line", type=click.UUID)
+@click.argument("number")
+@click.option("--reason", required=True, help="Why, in up to 500 characters.")
+def undo(line: UUID, number: str, reason: str) -> None:
+    """Take back what LINE paid of the invoice NUMBER: that much is open again, and left of the line."""
+    with _changing("Nothing was changed") as assignment:
+        found = assignment.undo(_actor(), line, number, reason)
+    print(f"{found.bank_reference} pays nothing of {number}. Left: {_money(found.rest_cents, found.currency)}.")
+
+
+@payment.command("keep")
+@click.argument("line", type=click.UUID)
+@click.option("--tenant", metavar="SLUG", help="Whose credit it becomes. Default: of the tenant whose invoice it paid.")
+def keep(line: UUID, tenant: str | None) -> None:
+    """Make what is left of LINE prepaid credit, which pays later months."""
+    with _changing("Nothing was changed") as assignment:
+        from tenants.registry import find_tenant
+
+        owner = None if tenant is None else find_tenant(tenant)
+        rest = assignment.find(line)
+        assignment.keep_as_credit(_actor(), line, owner)
+    print(f"{_money(rest.rest_cents, rest.currency)} of {rest.bank_reference} became prepaid credit.")
+
+
+@payment.command("match")
+def match() -> None:
+    """Try the lines of the queue again, as beat does every ten minutes."""
+    with _changing("Nothing was changed"):
+        from billing.payments import retrying
+
+        paid = retrying.run(_actor())
+    print(f"{paid} lines paid something.")
 
 
 @payment.command("dismiss")

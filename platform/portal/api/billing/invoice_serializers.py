@@ -97,6 +97,13 @@ class InvoicePaymentSerializer(serializers.Serializer[InvoicePayment]):
     paid_on = serializers.DateField(read_only=True)
     reference = serializers.CharField(read_only=True)
     recorded_at = serializers.DateTimeField(read_only=True)
+    undone_at = serializers.DateTimeField(
+        source="undone.undone_at",
+        read_only=True,
+        default=None,
+        allow_null=True,
+        help_text="Since when it counts no more.",
+    )
 
 
 class InvoiceDocumentSerializer(serializers.Serializer[InvoiceDocument]):
@@ -124,7 +131,7 @@ class InvoiceDetailSerializer(InvoiceSerializer):
     @extend_schema_field(InvoicePaymentSerializer(many=True))
     def get_payments(self, invoice: Invoice) -> Any:
         """Return its payments, the first one first."""
-        rows: Any = invoice.payments.order_by("id")
+        rows: Any = invoice.payments.select_related("undone").order_by("id")
         return InvoicePaymentSerializer(rows, many=True).data
 
     @extend_schema_field(InvoiceDocumentSerializer(many=True))

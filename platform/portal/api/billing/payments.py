@@ -15,8 +15,9 @@ from rest_framework.views import APIView
 
 from billing.models import BankLine
 from billing.models.payments import LONGEST_REASON
-from billing.payments import assignment, bank_file, importing
+from billing.payments import assignment, bank_file, importing, retrying
 from billing.payments.importing import Imported, Report
+from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
@@ -43,7 +44,7 @@ class BankLineSerializer(serializers.ModelSerializer[BankLine]):
 
     def get_invoices(self, line: BankLine) -> list[str]:
         """Return the numbers, the first paid first."""
-        rows = line.assignments.order_by("id").select_related("payment__invoice")
+        rows = line.assignments.filter(payment__undone=None).order_by("id").select_related("payment__invoice")
         return [each.payment.invoice.number for each in rows]
 
 
@@ -83,6 +84,28 @@ class DismissLineSerializer(serializers.Serializer[Any]):
     """Why a line is dismissed."""
 
     reason = serializers.CharField(max_length=LONGEST_REASON)
+
+
+class UndoAssignmentSerializer(serializers.Serializer[Any]):
+    """What a line no longer pays."""
+
+    invoice = serializers.CharField(max_length=64, help_text="Number or id of the invoice.")
+    reason = serializers.CharField(max_length=LONGEST_REASON)
+
+
+class KeepLineSerializer(serializers.Serializer[Any]):
+    """Whose credit the rest of a line becomes."""
+
+    tenant = serializers.CharField(
+        max_length=63, required=False, allow_null=True, default=None,
+        help_text="Slug or id. Default: the tenant whose invoice the line paid.",
+    )  # fmt: skip
+
+
+class MatchedSerializer(serializers.Serializer[Any]):
+    """What a new try did."""
+
+    lines = serializers.IntegerField(help_text="How many lines paid something.")
 
 
 class PaymentsView(APIView):
@@ -142,6 +165,59 @@ class AssignView(APIView):
         number, amount = body.validated_data["invoice"], body.validated_data["amount_cents"]
         found = assignment.assign(principal_of(request).actor, line, number, amount_cents=amount)
         return Response(BankLineSerializer(found).data)
+
+
+class UndoView(APIView):
+    """What a line no longer pays."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="undo_payment_assignment",
+        request=UndoAssignmentSerializer,
+        responses={200: BankLineSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, line: UUID) -> Response:
+        """Take back what a line paid of an invoice: it is open again, and left of the line. Operators only."""
+        body = UndoAssignmentSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        given = body.validated_data
+        found = assignment.undo(principal_of(request).actor, line, given["invoice"], given["reason"])
+        return Response(BankLineSerializer(found).data)
+
+
+class KeepView(APIView):
+    """A rest that becomes credit."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="keep_payment_as_credit",
+        request=KeepLineSerializer,
+        responses={200: BankLineSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, line: UUID) -> Response:
+        """Make what is left of a line prepaid credit. Operators only."""
+        body = KeepLineSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        principal, slug = principal_of(request), body.validated_data["tenant"]
+        assignment.keep_as_credit(principal.actor, line, None if slug is None else tenant_for(principal, slug))
+        return Response(BankLineSerializer(assignment.find(line)).data)
+
+
+class MatchView(APIView):
+    """A new try."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="match_payments", request=None, responses={200: MatchedSerializer, **error_responses(403)}
+    )
+    def post(self, request: Request) -> Response:
+        """Try the lines of the queue again, as beat does every ten minutes. Operators only."""
+        return Response({"lines": retrying.run(principal_of(request).actor)})
 
 
 class DismissView(APIView):

@@ -56,7 +56,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
                 for each in found.lines.order_by("position")
             ],
             "payments": [
-                (each, invoice_list.cents(each.amount_cents, found.currency)) for each in found.payments.order_by("id")
+                (each, invoice_list.cents(each.amount_cents, found.currency))
+                for each in found.payments.select_related("undone").order_by("id")
             ],
             "documents": list(found.documents.order_by("kind").defer("content")),
             "note": getattr(found, "credit_note", None),

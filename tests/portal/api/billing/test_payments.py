@@ -12,6 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from rest_framework.test import APIClient
 
+from billing.accounts import balance
 from billing.models import BankLine, Invoice
 from tenants.models import AuditEntry, User
 from tests.portal import billed
@@ -73,6 +74,44 @@ def test_an_operator_assigns_and_dismisses_parts_of_a_line(as_operator: APIClien
     done = as_operator.post(f"/api/v1/payments/{line}/dismiss", {"reason": "Sent back"}, format="json")
     assert (done.json()["state"], done.json()["dismiss_reason"]) == ("dismissed", "Sent back")
     assert Invoice.objects.get().state == "final"
+
+
+def test_an_assignment_is_undone_and_a_rest_becomes_credit_by_operators_alone(
+    as_operator: APIClient, as_acme: APIClient, signed_in: SignIn, world: World, line: UUID
+) -> None:
+    assign(as_operator, line, invoice=INVOICE)
+    owner = signed_in(world.acme.owner)
+    undo, keep = (f"/api/v1/payments/{line}/{verb}" for verb in ("undo", "keep"))
+    body = {"invoice": INVOICE, "reason": "a mistake"}
+    for client in (as_acme, owner):
+        assert client.post(undo, body, "application/json" if client is owner else "json").status_code == 403
+        assert client.post(keep).status_code == client.post("/api/v1/payments/match").status_code == 403
+    assert Invoice.objects.get().state == "paid"
+    undone = as_operator.post(undo, body, format="json")
+    assert (undone.status_code, undone.json()["rest_cents"], undone.json()["invoices"]) == (200, 100, [])
+    assert Invoice.objects.get().state == "final"
+    payments = as_operator.get(f"/api/v1/invoices/{Invoice.objects.get().id}").json()["payments"]
+    assert [each["undone_at"] is not None for each in payments] == [True]
+    unnamed = as_operator.post(keep, {}, format="json")
+    assert (unnamed.status_code, error_of(unnamed)["code"]) == (409, "payment_refused")
+    kept = as_operator.post(keep, {"tenant": "acme"}, format="json")
+    assert (kept.status_code, kept.json()["state"], balance.of(world.acme.tenant.id).prepaid_pico) == (
+        200, "matched", 10**12,
+    )  # fmt: skip
+    assert as_operator.post("/api/v1/payments/match").json() == {"lines": 0}
+
+
+def test_the_page_undoes_and_keeps(signed_in: SignIn, world: World, line: UUID) -> None:
+    browser = signed_in(world.operator)
+    form = {"line": str(line)}
+    assert browser.post(PAGE, form | {"action": "assign", "invoice": INVOICE}).status_code == 302
+    assert 'value="undo"' in browser.get(f"{PAGE}?state=matched").content.decode()
+    undo = form | {"action": "undo", "invoice": INVOICE, "reason": "a mistake"}
+    assert browser.post(PAGE, undo).status_code == 302
+    assert browser.post(PAGE, undo).status_code == 400
+    assert browser.post(PAGE, {"action": "match"}).status_code == 302
+    assert browser.post(PAGE, form | {"action": "keep", "tenant": "acme"}).status_code == 302
+    assert (BankLine.objects.get().state, Invoice.objects.get().state) == ("matched", "final")
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,17 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.contrib import messages
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
-from billing.models import BankLine
-from billing.payments import assignment, bank_file, bank_statement, importing
+from billing.models import BankAssignment, BankLine
+from billing.payments import assignment, bank_file, bank_statement, importing, retrying
 from billing.payments.importing import Report
-from portal.access.principal import Principal
+from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.pages.base import operator_page, show
 from tenants import error_text
@@ -52,8 +53,11 @@ def _import(request: HttpRequest, principal: Principal) -> Report:
 
 
 def _change(request: HttpRequest, principal: Principal) -> None:
-    """Assign or dismiss a line. Raises BadQuery for a form that is none of the page's."""
+    """Assign, keep, undo or dismiss a line, or try all again. Raises BadQuery for a form that is none of the page's."""
     form = request.POST
+    if form.get("action") == "match":
+        messages.success(request, f"{retrying.run(principal.actor)} lines paid something.")
+        return
     try:
         line_id = UUID(form.get("line", ""))
     except ValueError:
@@ -63,6 +67,13 @@ def _change(request: HttpRequest, principal: Principal) -> None:
         cents = bank_statement.cents("Amount", text) if text else None
         line = assignment.assign(principal.actor, line_id, form.get("invoice", "").strip(), amount_cents=cents)
         messages.success(request, f"{line.bank_reference} is assigned.")
+    elif form.get("action") == "undo":
+        line = assignment.undo(principal.actor, line_id, form.get("invoice", ""), form.get("reason", ""))
+        messages.success(request, f"What {line.bank_reference} paid is taken back, and the invoice is open again.")
+    elif form.get("action") == "keep":
+        slug = form.get("tenant", "").strip()
+        assignment.keep_as_credit(principal.actor, line_id, tenant_for(principal, slug) if slug else None)
+        messages.success(request, "The rest became prepaid credit.")
     else:
         line = assignment.dismiss(principal.actor, line_id, form.get("reason", ""))
         messages.success(request, f"{line.bank_reference} is dismissed.")
@@ -78,7 +89,12 @@ def _page(
 ) -> HttpResponse:
     state = request.GET.get("state", "open")
     chosen = state if state in STATES else "open"
-    rows = BankLine.objects.filter(state=chosen).prefetch_related("assignments__payment__invoice")
+    rows = BankLine.objects.filter(state=chosen).prefetch_related(
+        Prefetch(
+            "assignments",
+            queryset=BankAssignment.objects.filter(payment__undone=None).select_related("payment__invoice"),
+        )
+    )
     context = {
         "lines": rows.order_by("-id")[:SHOWN],
         "state": chosen,
