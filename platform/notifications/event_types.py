@@ -103,6 +103,13 @@ INVOICE_FINALIZED = EventType(
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
+INVOICE_SENT = EventType(
+    name="hearth.invoice.sent.v1",
+    about="An invoice was sent by e-mail, with its PDF. Each time that somebody sends it.",
+    fields=_OF_INVOICES | {"sent_at": "When."},
+    mail_roles=(OWNER, ADMIN, BILLING),
+    is_optional=False,
+)
 INVOICE_PAID = EventType(
     name="hearth.invoice.paid.v1",
     about="All of an invoice is paid.",
@@ -125,7 +132,7 @@ PAYMENT_FAILED = EventType(
     name="hearth.payment.failed.v1",
     about="A payment of an invoice failed, such as a card that was declined.",
     fields=_OF_INVOICES | {"reference": "The attempt's own id.", "reason": "Why it failed."},
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 INVOICE_REMINDED = EventType(
@@ -138,21 +145,21 @@ INVOICE_REMINDED = EventType(
         "days_late": "For how many days.",
         "suspends_on": "After a notice: from when on requests are refused; null: they are not.",
     },
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 PAYMENT_SUSPENSION_BEGUN = EventType(
     name="hearth.payment_suspension.begun.v1",
     about="Requests of the tenant are refused, because invoices were not paid.",
     fields={"since": "Since when.", "invoices": "Numbers of the invoices."},
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 PAYMENT_SUSPENSION_LIFTED = EventType(
     name="hearth.payment_suspension.lifted.v1",
     about="Requests of the tenant are served again: the invoices are paid or void, or an operator granted a grace.",
     fields={"since": "Since when they were refused.", "lifted_at": "Until when."},
-    mail_roles=(OWNER, BILLING),
+    mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 KEY_EXPIRY_ANNOUNCED = EventType(
@@ -230,6 +237,7 @@ EVENT_TYPES: tuple[EventType, ...] = (
     BALANCE_LOW,
     BALANCE_EXHAUSTED,
     INVOICE_FINALIZED,
+    INVOICE_SENT,
     INVOICE_PAID,
     INVOICE_OVERDUE,
     INVOICE_VOIDED,

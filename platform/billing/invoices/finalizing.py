@@ -23,7 +23,7 @@ from billing.months import closing
 from billing.pricing.amounts import PICO_PER_CENT
 from billing.reports import statements
 from billing.reports.statements import Month
-from notifications.event_types import INVOICE_FINALIZED
+from notifications.event_types import INVOICE_FINALIZED, INVOICE_PAID
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId, new_id
@@ -70,6 +70,8 @@ def finalize(
         },
     )
     announce(INVOICE_FINALIZED, invoice)
+    if invoice.state == Invoice.State.PAID:
+        announce(INVOICE_PAID, invoice)
     return invoice, True
 
 

@@ -22,7 +22,7 @@ from billing.months import closing
 from billing.pricing.amounts import PICO_PER_CENT
 from billing.reports import statements
 from billing.reports.statements import Month
-from notifications.event_types import INVOICE_FINALIZED
+from notifications.event_types import INVOICE_FINALIZED, INVOICE_PAID
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId
@@ -91,6 +91,8 @@ def record(actor: Actor, month: Month, given: External) -> tuple[Invoice, bool]:
     after = {"number": given.number, "external_id": given.external_id, "total_cents": given.total_cents}
     audit.record(actor, "invoice.mirrored", ("invoice", invoice.id), tenant=month.tenant, after=after)
     announce(INVOICE_FINALIZED, invoice)
+    if is_paid:
+        announce(INVOICE_PAID, invoice)
     invoice.refresh_from_db()
     return invoice, True
 

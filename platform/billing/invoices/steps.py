@@ -10,6 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
+from billing.accounts import account
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states, suspension
 from billing.invoices.announcing import announce
@@ -17,7 +18,7 @@ from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
 from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone
 from billing.months import closing
-from notifications.event_types import INVOICE_PAID, INVOICE_VOIDED
+from notifications.event_types import INVOICE_PAID, INVOICE_SENT, INVOICE_VOIDED
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -30,13 +31,18 @@ LONGEST_REFERENCE = 200
 
 @transaction.atomic
 def send(actor: Actor, given: Invoice) -> Invoice:
-    """Note that an invoice was sent; sending it again is noted too. Raises InvoiceRefused."""
+    """Send an invoice by e-mail, to the billing addresses, owners and billing members; again sends it again.
+
+    The e-mails leave within seconds, as an event. Raises InvoiceRefused.
+    """
     invoice = _at(given, states.SENT)
     invoice.sent_at = timezone.now()
     if invoice.state != states.PAID:
         invoice.state = states.SENT
     invoice.save(update_fields=["sent_at", "state"])
-    _record(actor, "invoice.sent", invoice, {})
+    tenant = Tenant.objects.get(id=invoice.tenant_id)
+    _record(actor, "invoice.sent", invoice, {"addresses": len(account.of(tenant).details.billing_emails)})
+    announce(INVOICE_SENT, invoice, of=invoice.sent_at.isoformat(), sent_at=invoice.sent_at.isoformat())
     return invoice
 
 

@@ -15,8 +15,9 @@ from tenants.models import User
 QUIET = dt.timedelta(days=1)
 #: E-mails to one person in an hour.
 MOST_PER_HOUR = 30
-#: Data of which another value is other news about the same thing: the threshold of a budget, the step of dunning.
-_OTHER_NEWS = frozenset({"percent", "step"})
+#: Data of which another value is other news about the same thing: the threshold of a budget, the step of dunning,
+#: the moment that a person sent an invoice again.
+_OTHER_NEWS = frozenset({"percent", "step", "sent_at"})
 _COUNTED = (Mail.State.PENDING, Mail.State.SENT)
 
 NO_SERVER = "HEARTH_EMAIL_URL is not set"

@@ -12,7 +12,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.db import transaction
 from django.utils import timezone
 
-from notifications.mail import texts
+from notifications.mail import attachments, texts
 from notifications.models import Mail
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ def _message(connection: BaseEmailBackend, mail: Mail) -> EmailMessage:
         text.body,
         settings.DEFAULT_FROM_EMAIL,
         [mail.address],
+        attachments=[(each.name, each.content, each.media_type) for each in attachments.of(mail.event)],
         connection=connection,
         headers={"Message-ID": f"<{mail.id}@hearth>", "Auto-Submitted": "auto-generated"},
     )

@@ -183,7 +183,7 @@ def show(number: str, as_json: bool) -> None:
 @invoice.command("send")
 @click.argument("number")
 def send(number: str) -> None:
-    """Note that the invoice NUMBER was sent."""
+    """Send the invoice NUMBER by e-mail, to the billing addresses, owners and billing members."""
     with _changing() as steps:
         found = steps.send(_actor(), _find(number))
     print(f"{found.number} is {found.state}.")

@@ -160,7 +160,7 @@ class SendInvoiceView(APIView):
         operation_id="send_invoice", request=None, responses={200: InvoiceSerializer, **error_responses(403, 404, 409)}
     )
     def post(self, request: Request, invoice: UUID) -> Response:
-        """Note that an invoice was sent. Sending it again is noted too. Operators only."""
+        """Send an invoice by e-mail, with its PDF; again sends it again. Operators only."""
         principal = principal_of(request)
         return _short(steps.send(principal.actor, bills.invoice_for(principal, invoice)))
 
