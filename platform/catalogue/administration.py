@@ -132,6 +132,20 @@ def set_aliases(actor: Actor, name: str, aliases: Iterable[str]) -> Model:
 
 
 @transaction.atomic
+def move_alias(actor: Actor, alias: str, name: str) -> Model:
+    """Give an alias of one model to another: from then on, requests for it go there. Raises NotFound, BadName."""
+    found = ModelAlias.objects.select_related("model").filter(name=alias).first()
+    if found is None:
+        raise NotFound("alias", alias)
+    row, before = find(name), found.model.name
+    if found.model_id == row.id:
+        return row
+    present = set(ModelAlias.objects.filter(model=found.model).values_list("name", flat=True))
+    set_aliases(actor, before, present - {alias})
+    return set_aliases(actor, row.name, {*ModelAlias.objects.filter(model=row).values_list("name", flat=True), alias})
+
+
+@transaction.atomic
 def set_visibility(actor: Actor, name: str, visibility: str, shared_with: Iterable[str] = ()) -> Model:
     """Make a model public, or private to its owner and the tenants of these slugs.
 

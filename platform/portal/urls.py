@@ -7,6 +7,7 @@ from django.urls import URLPattern, path
 from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, usage, webhooks
 from portal.pages.operator import (
     alerts,
+    deploying,
     fleet,
     fleet_file,
     models,
@@ -70,6 +71,8 @@ urlpatterns: list[URLPattern] = [
     path("savings.csv", savings.of_all_csv, name="all-savings-csv"),
     path("requests/", requests.index, name="requests"),
     path("models/", models.index, name="models"),
+    path("deploy-model/", deploying.index, name="model-deploy"),
+    path("models/<path:name>/undo/<uuid:entry>/", models.undo, name="model-undo"),
     path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
     path("models/<path:name>/", models.edit, name="model"),
     path("prices/", prices.index, name="prices"),

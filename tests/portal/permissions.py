@@ -30,6 +30,7 @@ from billing.payments import assignment
 from billing.plans import registry as plans
 from billing.plans.terms import Terms
 from billing.reports.statements import Month
+from catalogue import administration
 from catalogue.models import ModelRevision
 from notifications.models import Delivery
 from notifications.webhooks import deliveries
@@ -54,6 +55,7 @@ from tests import lora
 from tests.portal import billed, fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
+from tests.portal.model_forms import checked_deployment, undoable_entry
 from workers.fleet.joining import node_tokens
 from workers.models import Deployment, Node, Pool, Rollout
 from workers.weights import secrets
@@ -249,6 +251,7 @@ class Scene:
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "html" if "invoices" in path else "completions",
             "verb": "test", "line": billed.LINE, "hold": HOLD,
+            "entry": undoable_entry() if "{entry}" in path else "",
             "invoice": self.invoice_id, "issuer": "demo",
             "reservation": self.reservation_id, "person": PETER,
             "invitation": self._invitation(path), "link": self.invited.secret,
@@ -301,6 +304,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
+    "POST /models": lambda place: {"name": "further", "engine": "simulated", "pool": "spare", "replicas": 0},
     "POST /payments/import": lambda place: STATEMENT,
     "POST /payments/{line}/assign": lambda place: {"invoice": billed.INVOICE},
     "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
@@ -382,6 +386,8 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/nodes/": lambda place: {"pool": "spare", "minutes": "15", "portal": "http://10.0.0.1:8081"},
     "POST /portal/nodes/{node}/remove/": lambda place: {"confirm": LOST},
     "POST /portal/node-tokens/{token}/revoke/": lambda place: {},
+    "POST /portal/deploy-model/": lambda place: checked_deployment(),
+    "POST /portal/models/{name}/undo/{entry}/": lambda place: {},
     "POST /portal/models/": lambda place: {
         "name": f"{fixtures.MODEL}:tone", "source": str(place.adapter), "owner": "acme",
     },
@@ -422,6 +428,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
 def build(world: World, folder: Path) -> Scene:
     """Create the scene. ``folder`` gets the files of a LoRA adapter."""
     lora.write(folder)
+    administration.set_aliases(fixtures.OPERATOR, fixtures.MODEL, ["undoable"])
     ModelRevision.objects.filter(id=world.revision.id).update(options={"lora_adapters": 2})
     tenant = world.acme.tenant
     hr = registry.create_project(fixtures.OPERATOR, tenant, slug="hr", name="HR")

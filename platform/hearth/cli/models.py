@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workers.models import Deployment
 
 #: The options that say what is served.
-_CONTENT = ("commit", "engine", "task", "engine_args")
+_CONTENT = ("commit", "engine", "task", "engine_args", "pool")
 #: Those that hold for a LoRA adapter too.
 _OF_ADAPTERS = {"name", "source", "commit", "hub_token", "secret", "tenants", "private"}
 #: The largest number that the column stores.
@@ -73,6 +73,7 @@ class _ContextTokens(click.ParamType[int]):
 )
 @click.option("--engine", type=click.Choice(("vllm", "simulated")), default="vllm", show_default=True)
 @click.option("--task", type=click.Choice(("text", "embeddings")), default="text", show_default=True)
+@click.option("--pool", metavar="NAME", help="The pool that runs it. Default: that of this node.")
 @click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), help="Default: as before, 1 for a new model.")
 @click.option(
     "--slots-per-replica",
@@ -164,9 +165,9 @@ def deploy(context: click.Context, /, name: str, **_: Any) -> None:
     """Serve a further model, which clients call by NAME.
 
     Checks the name, the source and whether the weights fit into a slot; then registers a model of the platform and
-    keeps replicas of it in the pool of this node. A new model is visible to every tenant unless --private or --tenant
-    is given. Its usage is unrated until you set a price; only the tiny model has one. An engine serves text or
-    embeddings, never both: --task selects one.
+    keeps replicas of it in the pool of this node, or in --pool. A new model is visible to every tenant unless --private
+    or --tenant is given. Its usage is unrated until you set a price; only the tiny model has one. An engine serves text
+    or embeddings, never both: --task selects one.
 
     A folder or a repository with adapter_config.json is a LoRA adapter. Its NAME is base:adapter, after the model whose
     replicas load it. It belongs to --tenant, is private to it, and has a price of its own.
@@ -252,6 +253,7 @@ def _deploy_adapter(context: click.Context) -> None:
 def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | None]:
     """Deploy what the command line says; return the deployment and the model, None if what is served stays."""
     from hearth.provisioning import deploy as deployment  # its models need Django
+    from portal.fleet import deploying
     from tenants import audit
     from workers.fleet.model_options import OptionChange
     from workers.model_sources.source import ModelSpec, is_tiny
@@ -261,13 +263,13 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
     given = dict(context.params)
     words = given.pop("requires")
     requires = pool_requirements.parse(" ".join(words)) if words else None
-    name, replicas, source = (given.pop(each) for each in ("name", "replicas", "source"))
+    name, replicas, source, pool = (given.pop(each) for each in ("name", "replicas", "source", "pool"))
     # Raw arguments are given with the source: without it those that are deployed stay.
     names = [each.name for each in fields(OptionChange) if each.name != "engine_args"]
     change = OptionChange(**{each: given.pop(each) for each in names})
     private, shown_to = given.pop("private"), given.pop("tenants")
     tenants = shown_to if private or shown_to else None
-    actor, found = audit.shell("hearth deploy"), deployment.served(name)
+    actor, found = audit.shell("hearth deploy"), deploying.served(name)
     if found is not None and source is None:
         if not any(context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in _CONTENT):
             if (named := given.pop("secret")) is not None:
@@ -283,7 +285,7 @@ def deploy_as_typed(context: click.Context) -> tuple[Deployment, ModelSpec | Non
             )
     spec = ModelSpec(name=name, tenants=tenants, source=source or "", **given)
     wanted = deployment.with_options(spec, found, change)
-    return deployment.deploy(actor, wanted, replicas, requires=requires, warn=print), spec
+    return deployment.deploy(actor, wanted, replicas, pool=pool, requires=requires, warn=print), spec
 
 
 @click.group(short_help="List, rename, share and archive models.")
@@ -388,8 +390,12 @@ def rename(name: str, new_name: str) -> None:
 @model.command(short_help="Let clients call a model by a further name.")
 @click.argument("name")
 @click.argument("alias")
-def alias(name: str, alias: str) -> None:
+@click.option("--move", is_flag=True, help="Take it from the model that has it now.")
+def alias(name: str, alias: str, move: bool) -> None:
     """Let clients call a model by ALIAS too. Usage is recorded under the model's own name."""
+    if move:
+        _change(name, f"can be called {alias}", take_alias=alias)
+        return
     _change_aliases(name, f"can be called {alias}", lambda present: {*present, alias})
 
 

@@ -13,14 +13,11 @@ import click
 from hearth.checks.preflight import PreflightError
 from hearth.cli.on_database import on_database
 from hearth.cli.output.text_table import table
-from workers.model_sources import files as model_files
-from workers.sizing import gpus, layouts, model_shape
+from workers.model_sources import sizing
+from workers.sizing import gpus, layouts
 from workers.sizing.errors import CannotSize, DoesNotFit
-from workers.sizing.gpus import GIB
 from workers.sizing.layouts import Layout
 from workers.sizing.model_shape import DTYPE_BYTES, LOADING_BITS, ModelShape
-
-KV_DTYPES = ("auto", "fp8")
 
 
 @click.command(short_help="Compute how many GPUs a model needs.")
@@ -29,7 +26,9 @@ KV_DTYPES = ("auto", "fp8")
 @click.option("--pool", help="Instead of --gpu: the GPUs of the nodes of this pool, and how many a node has.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 16), help="Default: as the pool has, or 8.")
 @click.option("--context-tokens", type=click.IntRange(min=1), help="Longest prompt and response. Default: as proposed.")
-@click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of the KV cache.")
+@click.option(
+    "--kv-dtype", type=click.Choice(sizing.KV_DTYPES), default="auto", show_default=True, help="Of the KV cache."
+)
 @click.option("--quantization", type=click.Choice(sorted(LOADING_BITS)), help="Quantise weights when they are loaded.")
 @click.option("--requests", type=click.IntRange(min=1), default=1, show_default=True, help="Requests at once.")
 @click.option("--tokens", type=click.IntRange(min=1), help="Prompt and response of one of them. Default: the context.")
@@ -60,9 +59,8 @@ def size(
         raise click.UsageError("Give --gpu, or --pool.")
     of_pool = ("", 8) if pool is None else _gpus_of(pool)
     try:
-        shape, layout, stored = _computed(
-            source, gpu=gpu or of_pool[0], gpus_per_node=gpus_per_node or of_pool[1], **given
-        )
+        sized = sizing.size(source, gpu=gpu or of_pool[0], gpus_per_node=gpus_per_node or of_pool[1], **given)
+        shape, layout = sized.shape, sized.layout
         tokens = tokens or layout.context_tokens
         replicas = layouts.replicas_for(shape, layout, requests, tokens, DTYPE_BYTES[given["kv_dtype"]])
     except (CannotSize, DoesNotFit) as error:
@@ -71,7 +69,7 @@ def size(
     if as_json:
         print(json.dumps(_as_json(shape, layout, replicas, options), indent=2))
         return
-    print(table(("", ""), _rows(shape, layout, "files" if stored else "config.json")))
+    print(table(("", ""), sized.rows()))
     for note in shape.notes:
         print(f"Note: {note}.")
     print(f"Replicas for {requests:,} × {tokens:,} tokens at once: {replicas:,}.")
@@ -92,46 +90,12 @@ def _deployed_from(source: str) -> str:
     return str(Path(source).parent) if Path(source).is_file() else source
 
 
-def _computed(
-    source: str, *, gpu: str, gpus_per_node: int, context_tokens: int | None, kv_dtype: str, quantization: str | None
-) -> tuple[ModelShape, Layout, int]:
-    """Return the model's shape, its smallest layout, and the bytes of its files, 0 if they are not what is loaded."""
-    gpu_bytes = gpus.memory_bytes(gpu)
-    config, files = model_files.configuration(source)
-    shape = model_shape.read(config, quantization)
-    if context_tokens and shape.context_tokens and context_tokens > shape.context_tokens:
-        raise CannotSize(f"The model was made for {shape.context_tokens:,} tokens, not {context_tokens:,}.")
-    stored = files.weight_bytes if files is not None and not quantization else 0
-    layout = layouts.smallest(
-        shape,
-        gpu_bytes,
-        gpus_per_node=gpus_per_node,
-        context_tokens=context_tokens,
-        kv_value_bytes=DTYPE_BYTES[kv_dtype],
-        weight_bytes=stored or None,
-    )
-    return shape, layout, stored
-
-
 def _options(layout: Layout, replicas: int, kv_dtype: str, quantization: str | None) -> list[str]:
     """Return the options of `hearth deploy`."""
     options = ["--replicas", str(replicas), "--slots-per-replica", str(layout.gpus)]
     options += ["--context-tokens", str(layout.context_tokens)]
     options += ["--kv-dtype", kv_dtype] if kv_dtype != "auto" else []
     return [*options, "--quantization", quantization] if quantization else options
-
-
-def _rows(shape: ModelShape, layout: Layout, weights_from: str) -> list[tuple[str, str]]:
-    return [
-        ("Model", f"{shape.architecture}, {shape.parameters / 1e6:,.0f} million parameters"),
-        ("GPUs per replica", f"{layout.gpus} × {layout.gpu_bytes / GIB:.1f} GiB, tensor parallel"),
-        ("Weights per GPU", f"{layout.weight_bytes / GIB:.2f} GiB (from its {weights_from})"),
-        ("Working memory per GPU", f"{layout.working_bytes / GIB:.2f} GiB"),
-        ("KV cache per GPU", f"{layout.kv_bytes / GIB:.2f} GiB"),
-        ("KV cache per token", f"{layout.kv_bytes_per_token / 1024:.1f} KiB per GPU"),
-        ("Tokens in the cache", f"{layout.kv_tokens:,}"),
-        ("Context", f"{layout.context_tokens:,} tokens, {layout.sequences:,} such requests at once"),
-    ]
 
 
 def _as_json(shape: ModelShape, layout: Layout, replicas: int, options: list[str]) -> dict[str, Any]:

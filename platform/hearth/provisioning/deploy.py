@@ -12,23 +12,20 @@ from django.db import transaction
 
 from billing.pricing import prices
 from catalogue import administration, engine_options
-from catalogue import registry as catalogue
-from catalogue.engine_options import DEFAULT as DEFAULT_OPTIONS
 from catalogue.models import Model, ModelRevision
 from catalogue.registry import Description
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import cluster
-from tenants import registry
+from portal.fleet import deploying
 from tenants.audit import Actor
-from tenants.ids import PLATFORM_SLUG
-from workers.fleet import deployments, engine_arguments, engine_versions, model_options, operations, rollouts
+from workers.errors import NotFound
+from workers.fleet import deployments, engine_versions, model_options
 from workers.fleet.model_options import NO_CHANGE, OptionChange
 from workers.model_sources import checks
-from workers.model_sources.source import ModelSpec, deployment_name, is_tiny
+from workers.model_sources.source import ModelSpec
 from workers.models import Deployment, Pool
 from workers.scheduler import reconciler
 from workers.serving.pool_requirements import PoolRequirements
-from workers.weights import hub_tokens, secrets
 from workers.weights.folder import folder_digest
 
 log = logging.getLogger(__name__)
@@ -39,42 +36,25 @@ def deploy(
     spec: ModelSpec,
     replicas: int | None = None,
     *,
+    pool: str | None = None,
     requires: PoolRequirements | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> Deployment:
-    """Deploy a model of the platform on this node's pool, or change its revision and its number of replicas.
+    """Deploy a model of the platform, or change it, as ``portal.fleet.deploying.deploy`` does.
 
-    ``replicas`` None leaves them, and is 1 for a new model; ``requires`` None leaves what its pools must have. An
-    archived model is restored. Idempotent. Name, source,
-    size and the engine's arguments are checked before anything changes; ``warn`` gets a sentence if this machine cannot
-    check the arguments. Raises BadName, ModelRefused, NotAllowed when a tenant has the name, OSError, BadArguments,
-    Refused if no pool of it has what it requires, and the other errors of ``deployments``.
+    ``pool``: None for that of this node. Raises NotFound for a pool that is not there.
     """
-    with transaction.atomic():
-        pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
-        name, given = spec.model_name(), spec.hub_token
-        spec = checks.check(name, replace(spec, hub_token=given or checks.token_of(name, spec.secret)), pool)
-        if spec.engine_version is None:
-            spec = replace(spec, engine_version=_engine_version(name, spec, pool))
-    if spec.engine_args or spec.options != DEFAULT_OPTIONS:
-        _check_arguments(spec.described(weights_digest=""), warn)
-    with transaction.atomic():
-        made = _deploy(actor, replace(spec, hub_token=given), replicas, pool)
-        return made if requires is None else _require(actor, made, requires)
+    return deploying.deploy(actor, spec, _pool(pool), replicas, requires=requires, warn=warn)
 
 
-def _require(actor: Actor, made: Deployment, requires: PoolRequirements) -> Deployment:
-    operations.require(actor, made.name, requires)
-    made.refresh_from_db(fields=["requires"])
-    return made
-
-
-def _engine_version(name: str, spec: ModelSpec, pool: Pool) -> str:
-    """Return the version that a model has, of a new one or another engine the one that most nodes of the pool have."""
-    found = served(name)
-    if found is not None and found.revision.engine == spec.engine:
-        return found.revision.engine_version
-    return engine_versions.for_new_model(spec.engine, [pool])
+def _pool(name: str | None) -> Pool:
+    if name is None:
+        with transaction.atomic():
+            return cluster.local_pool(settings.NODE_NAME, PoolOptions())
+    found = Pool.objects.filter(name=name).first()
+    if found is None:
+        raise NotFound("pool", name, tuple(Pool.objects.order_by("name").values_list("name", flat=True)[:20]))
+    return found
 
 
 def price_note(model_name: str) -> str:
@@ -82,41 +62,6 @@ def price_note(model_name: str) -> str:
     if prices.priced([model_name]):
         return ""
     return f"{model_name} has no price: its usage is unrated until you set one (page Prices, POST /api/v1/prices)"
-
-
-@transaction.atomic
-def _deploy(actor: Actor, spec: ModelSpec, replicas: int | None, pool: Pool) -> Deployment:
-    name = spec.model_name()
-    prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
-    reconciler.lock(wait=True)
-    present = Deployment.objects.filter(revision__model__name=name).order_by("name").first()
-    slots_now = None if present is None else present.slots_per_replica
-    platform = registry.find_tenant(PLATFORM_SLUG)
-    revision = catalogue.record(actor, platform, spec.described(), slots_now=slots_now)
-    if spec.secret is not None:
-        secrets.use(actor, revision.model, spec.secret)
-    if spec.hub_token is not None:
-        hub_tokens.store(actor, revision.model, spec.hub_token)
-    if spec.tenants is not None:
-        administration.set_visibility(actor, name, Model.Visibility.PRIVATE, spec.tenants)
-    if is_tiny(revision.source):
-        prices.ensure_demo_prices(actor, name)
-    administration.restore(actor, name)
-    deployments.restore(actor, revision.model)
-    found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()
-    if found is None:
-        return deployments.create(
-            actor,
-            name=deployment_name(name),
-            revision=revision,
-            pools=[pool],
-            replicas=1 if replicas is None else replicas,
-            slots_per_replica=spec.slots_per_replica,
-        )
-    made = deployments.redeploy(
-        actor, found.name, revision=revision, pools=[pool], slots_per_replica=spec.slots_per_replica
-    )
-    return made if replicas is None else deployments.scale(actor, found.name, replicas)
 
 
 def with_options(spec: ModelSpec, found: Deployment | None, change: OptionChange) -> ModelSpec:
@@ -142,13 +87,6 @@ def with_options(spec: ModelSpec, found: Deployment | None, change: OptionChange
     )
 
 
-def served(name: str) -> Deployment | None:
-    """Return the deployment of the platform's model of this name, with what it will serve; None for a new one."""
-    rows = Deployment.objects.select_related("revision__model").filter(revision__model__name=name)
-    found = rows.order_by("name").first()
-    return None if found is None else rollouts.as_wanted(found)
-
-
 def change_options(
     actor: Actor,
     found: Deployment,
@@ -172,10 +110,10 @@ def change_options(
             checks.check_gang(wanted.slots_per_replica, pools[0])
         wanted = checks.check_options(found, wanted, change)
         if change.is_of_engine:
-            _check_arguments(wanted, warn)
+            deploying.check_arguments(wanted, warn)
     with transaction.atomic():
         made = _change_options(actor, found, replicas, wanted, tenants)
-        return made if requires is None else _require(actor, made, requires)
+        return made if requires is None else deploying.require(actor, made, requires)
 
 
 @transaction.atomic
@@ -196,9 +134,3 @@ def _change_options(
 def _weights_digest(revision: ModelRevision) -> str:
     """Return the digest of a revision's folder on this machine, if the revision does not store it."""
     return revision.weights_digest or folder_digest(Path(revision.source))
-
-
-def _check_arguments(described: Description, warn: Callable[[str], None]) -> None:
-    """Let the engine's own parser check what somebody chose; in no transaction, because vLLM's takes seconds."""
-    if why := engine_arguments.check(described):
-        warn(f"The engine's arguments are not checked on this machine: {why}. A replica that refuses them says so.")

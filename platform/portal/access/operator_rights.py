@@ -48,7 +48,7 @@ _RULES: Final = tuple(
             r"(billing|chargeback|costs|dunning|invoices|issuers|months|payments|plans|prices|reservations)(/.*)?",
         ),
         (Area.MONEY, rf"{_OF_TENANT}/(account|billing|credit|invoices|months|plan|reservations)(/.*)?"),
-        (Area.FLEET, r"(fleet|models|node-tokens|nodes|scrape-tokens|scraping|secrets|webhooks)(/.*)?"),
+        (Area.FLEET, r"(fleet|models|deploy-model|node-tokens|nodes|scrape-tokens|scraping|secrets|webhooks)(/.*)?"),
         (Area.FLEET, rf"tenants|create-tenant|{_OF_TENANT}"),
         (Area.FLEET, rf"{_OF_TENANT}/(archive|cost-centre|policy|regions|resume|state|suspend)"),
         (Area.FLEET, rf"{_OF_TENANT}/(budgets|cache|keys|limits|projects|webhooks)(/.*)?"),

@@ -53,6 +53,8 @@ class ModelChange:
     visibility: str | None = None
     tenants: tuple[str, ...] | None = None
     aliases: tuple[str, ...] | None = None
+    #: An alias of another model that becomes one of this model.
+    take_alias: str | None = None
     #: The token for the hub; an empty text removes it.
     hub_token: str | None = field(default=None, repr=False)
     #: The name of the secret that its files are fetched with; an empty text: none.
@@ -128,6 +130,8 @@ def _change(
         model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
         model = administration.set_aliases(actor, model.name, wanted.aliases)
+    if wanted.take_alias is not None:
+        model = administration.move_alias(actor, wanted.take_alias, model.name)
     if wanted.retirement is not None:
         model = _retire(actor, model, wanted.retirement)
     if wanted.secret is not None:

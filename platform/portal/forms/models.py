@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.db.models import QuerySet
 
 from catalogue import administration
-from catalogue.models import Model
+from catalogue.models import Model, ModelAlias
 from portal.fleet.model_changes import ModelChange, Retirement
-from portal.forms.base import PageForm
+from portal.forms.base import PageForm, choice
 from tenants.ids import PLATFORM_SLUG
 from tenants.models import Tenant
 from workers.model_sources.adapters import AdapterSpec
@@ -82,13 +83,8 @@ class ModelForm(PageForm):
             "secret": secrets.of_model(model.id),
         }
         super().__init__(data, initial=initial)
-        _offer_secrets(self.fields["secret"])
-        active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
-        shared = Tenant.objects.filter(id__in=model.shared_with)
-        offered = {tenant.slug: tenant for tenant in (*active, *shared)}
-        field = self.fields["tenants"]
-        assert isinstance(field, forms.MultipleChoiceField)
-        field.choices = [(slug, f"{tenant.name} ({slug})") for slug, tenant in sorted(offered.items())]
+        offer_secrets(self.fields["secret"])
+        offer_tenants(self.fields["tenants"], Tenant.objects.filter(id__in=model.shared_with))
 
     def change(self, old_name: str) -> ModelChange:
         """Return the change of a valid form. The model's old name becomes an alias."""
@@ -132,7 +128,7 @@ class AdapterForm(PageForm):
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
         """Offer the first active tenants as owners."""
         super().__init__(data, initial={"owner": PLATFORM_SLUG})
-        _offer_secrets(self.fields["secret"])
+        offer_secrets(self.fields["secret"])
         active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
         field = self.fields["owner"]
         assert isinstance(field, forms.ChoiceField)
@@ -150,7 +146,32 @@ class AdapterForm(PageForm):
         )
 
 
-def _offer_secrets(field: forms.Field) -> None:
+class TakeAliasForm(PageForm):
+    """An alias of another model that becomes one of this model."""
+
+    id_prefix = "take"
+
+    alias = choice("Alias", (), help_text="Requests for it go to this model within a second.")
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, model: Model) -> None:
+        """Offer the aliases of other models."""
+        super().__init__(data)
+        rows = ModelAlias.objects.exclude(model=model).order_by("name").values_list("name", "model__name")
+        field = self.fields["alias"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, f"{name}, now of {other}") for name, other in rows[:MOST_TENANTS]]
+
+
+def offer_tenants(field: forms.Field, also: QuerySet[Tenant]) -> None:
+    """Offer the first active tenants, and ``also`` these, in a field of several slugs."""
+    active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
+    offered = {tenant.slug: tenant for tenant in (*active, *also)}
+    assert isinstance(field, forms.MultipleChoiceField)
+    field.choices = [(slug, f"{tenant.name} ({slug})") for slug, tenant in sorted(offered.items())]
+
+
+def offer_secrets(field: forms.Field) -> None:
+    """Offer the secrets by name in a field, and none."""
     names = Secret.objects.order_by("name").values_list("name", flat=True)
     assert isinstance(field, forms.ChoiceField)
     field.choices = [("", "none"), *((name, name) for name in names)]

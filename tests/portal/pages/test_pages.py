@@ -318,7 +318,7 @@ def test_an_address_that_cannot_be_read_is_refused_and_says_what_is_allowed(used
 
 def test_empty_pages_say_what_to_do_next(world: World, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
-    assert "curl http://testserver:" in browser.get("/portal/").content.decode()
+    assert "Deploy a model" in browser.get("/portal/").content.decode()
     assert "hearth up" in browser.get("/portal/fleet/").content.decode()
     assert "No matching requests" in browser.get("/portal/requests/").content.decode()
 

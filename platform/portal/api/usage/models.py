@@ -25,7 +25,9 @@ from portal.access.principal import Principal
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
-from portal.fleet import model_changes
+from portal.api.usage import model_deployment
+from portal.api.usage.model_deployment import DeployedSerializer, NewModelSerializer
+from portal.fleet import deploy_preview, deploying, model_changes
 from portal.fleet.model_changes import ModelChange, Retirement
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
@@ -177,6 +179,9 @@ class ModelChangeSerializer(serializers.Serializer[ModelChange]):
         max_length=MOST_ALIASES,
         help_text="All further names under which clients may call it.",
     )
+    take_alias = serializers.CharField(
+        required=False, max_length=200, help_text="An alias of another model that becomes one of this model."
+    )
     retires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
@@ -266,6 +271,35 @@ class ChangedModelSerializer(ModelSerializer):
 
 class ModelsView(APIView):
     """The models that the caller sees."""
+
+    permission_classes = (OperatorChanges,)
+
+    @extend_schema(
+        operation_id="deploy_model",
+        request=NewModelSerializer,
+        responses={
+            200: DeployedSerializer,
+            201: DeployedSerializer,
+            **error_responses(400, 403, 404, 409),
+        },
+    )
+    def post(self, request: Request) -> Response:
+        """Deploy a model on a pool, or change what a deployed one of that name serves. Operators only.
+
+        Name, source, memory and the engine's arguments are checked before anything changes. With `dry_run` nothing
+        does: the response, 200, has the sizer's figures, and what is not known.
+        """
+        body = NewModelSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        actor, values = principal_of(request).actor, body.validated_data
+        spec, pool, notes = body.spec(), body.pool_row(), list[str]()
+        deploying.checked(spec, pool)
+        preview = deploy_preview.of(spec, pool, values["replicas"])
+        if values["dry_run"]:
+            return Response(model_deployment.document(preview, None, notes))
+        made = deploying.deploy(actor, spec, pool, values["replicas"], price=body.price_rates(), warn=notes.append)
+        return Response(model_deployment.document(preview, made.name, notes), status=201)
 
     @extend_schema(
         operation_id="list_models",

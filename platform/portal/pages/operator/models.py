@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -9,16 +11,18 @@ from django.views.decorators.http import require_http_methods
 
 from catalogue.models import Model
 from portal.access.principal import Principal
-from portal.fleet import model_changes, model_list
+from portal.fleet import model_changes, model_history, model_list
 from portal.fleet.model_changes import ModelChange
 from portal.forms.engine_options import EngineOptionsForm
-from portal.forms.models import AdapterForm, ModelForm
+from portal.forms.models import AdapterForm, ModelForm, TakeAliasForm
+from portal.pages.audit import changes
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors
 from tenants.errors import BadName, NotFound, TenantError
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
 from workers.fleet import rollouts
+from workers.fleet.status import inventory
 from workers.model_sources import adapters
 from workers.models import Deployment
 
@@ -58,6 +62,8 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
             return redirect("portal:model", name=model.name)
         return _page(request, principal, model, ModelForm(model=model), options, status=400)
     status = 200
+    if request.method == "POST" and "alias" in request.POST:
+        return _take_alias(request, principal, model, deployment)
     if request.method == "POST":
         form = ModelForm(request.POST, model=model)
         said: list[str] = []
@@ -89,6 +95,44 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     return redirect("portal:model", name=model.name)
 
 
+@form_action("portal:models")
+@operator_page
+def undo(request: HttpRequest, principal: Principal, name: str, entry: UUID) -> HttpResponseBase:
+    """Take back one of the model's last changes."""
+    model = _find(name)
+    wanted = model_history.undo_of(model, entry)
+    said: list[str] = []
+    try:
+        model = model_changes.change(principal.actor, model.name, wanted, warn=said.append)
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed: {tenant_errors.words(error)}")
+    except WorkerError as error:
+        messages.error(request, f"Nothing was changed: {worker_errors.words(error)}.")
+    else:
+        for note in said:
+            messages.warning(request, note)
+        messages.success(request, f"The change of {model.name} is taken back.")
+    return redirect("portal:model", name=model.name)
+
+
+def _take_alias(
+    request: HttpRequest, principal: Principal, model: Model, deployment: Deployment | None
+) -> HttpResponseBase:
+    """Give the model an alias of another one."""
+    form = TakeAliasForm(request.POST, model=model)
+    if form.is_valid():
+        alias = form.cleaned_data["alias"]
+        try:
+            model_changes.change(principal.actor, model.name, ModelChange(take_alias=alias))
+        except TenantError as error:
+            form.refuse(error)
+        else:
+            messages.success(request, f"Requests for {alias} go to {model.name} within a second.")
+            return redirect("portal:model", name=model.name)
+    shown = None if deployment is None else EngineOptionsForm(deployment=deployment)
+    return _page(request, principal, model, ModelForm(model=model), shown, status=400, take=form)
+
+
 def _is_loaded(principal: Principal, form: AdapterForm, notes: list[str]) -> bool:
     """Deploy the adapter; False if it is refused, which the form then says. ``notes`` get what to know about it."""
     try:
@@ -108,9 +152,19 @@ def _page(
     options: EngineOptionsForm | None,
     *,
     status: int,
+    take: TakeAliasForm | None = None,
 ) -> HttpResponse:
     listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
-    context = {"form": form, "options": options, "model": model, "listed": listed}
+    deployments = [each for each in inventory.read().deployments if each.model == model.name]
+    context = {
+        "form": form,
+        "options": options,
+        "model": model,
+        "listed": listed,
+        "deployments": deployments,
+        "take": take or TakeAliasForm(model=model),
+        "history": [(each, changes(each.audit.before, each.audit.after)) for each in model_history.read(model)],
+    }
     return show(request, principal, "portal/model.html", context, active="models", status=status)
 
 
