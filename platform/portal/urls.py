@@ -72,6 +72,7 @@ urlpatterns: list[URLPattern] = [
     path("requests/", requests.index, name="requests"),
     path("models/", models.index, name="models"),
     path("deploy-model/", deploying.index, name="model-deploy"),
+    path("first-steps/", usage.first_steps, name="first-steps"),
     path("models/<path:name>/undo/<uuid:entry>/", models.undo, name="model-undo"),
     path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
     path("models/<path:name>/", models.edit, name="model"),

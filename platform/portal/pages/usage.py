@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
@@ -18,6 +18,7 @@ from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
+from portal.reporting import first_steps as first_steps_report
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
@@ -75,6 +76,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
     context |= {
         "by_tenant": _by_tenant(period, total),
         "fleet": inventory.read(),
+        "steps": None if total.requests else first_steps_report.read(),
         "periods": presets(request),
         "api_base": api_base(request),
         "example_model": example_model(),
@@ -87,6 +89,14 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
         ),
     }
     return show(request, principal, "portal/overview.html", context, active="overview")
+
+
+@require_GET
+@operator_page
+def first_steps(request: HttpRequest, principal: Principal) -> HttpResponse:
+    """Return the first steps as they are now, for the overview that shows them."""
+    steps = first_steps_report.read()
+    return render(request, "portal/parts/first_steps.html", {"steps": steps, "api_base": api_base(request)})
 
 
 @require_GET

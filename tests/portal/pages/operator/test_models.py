@@ -138,6 +138,7 @@ def test_only_operators_see_the_pages(served: World, signed_in: SignIn) -> None:
     for person in (served.acme.owner, served.globex.owner):
         assert signed_in(person).get(DEPLOY).status_code == 404
         assert signed_in(person).post(DEPLOY, filled()).status_code == 404
+        assert signed_in(person).get("/portal/first-steps/").status_code == 404
 
 
 def test_the_last_changes_are_listed_with_their_command_and_undone(served: World, signed_in: SignIn) -> None:
