@@ -148,7 +148,7 @@ async function keyOf(project, renew) {
   const options = { method: "POST", headers: { "X-CSRFToken": token }, body: new URLSearchParams({ project }), redirect: "manual" };
   const response = await fetch(keyUrl, options);
   if (response.type === "opaqueredirect") throw new Invalid("You are signed out. Sign in again in another tab, then send again.");
-  if (response.status === 409) throw new Invalid((await response.json()).problem);
+  if (!response.ok && response.headers.get("content-type")?.startsWith("application/json")) throw new Invalid((await response.json()).problem);
   if (!response.ok) {
     const why = { 403: "you may not call models here any more", 404: "you are not a member any more", 429: "too many changes within a minute" };
     throw new Invalid(`No key for this page: ${why[response.status] ?? `HTTP ${response.status}`}. Reload the page.`);

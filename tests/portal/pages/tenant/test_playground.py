@@ -116,6 +116,18 @@ def test_a_project_that_is_not_an_open_one_of_the_tenant_gets_no_key(
     assert not ApiKey.objects.filter(purpose="playground").exists()
 
 
+def test_a_developer_who_is_confined_to_projects_plays_in_those_alone(world: World, signed_in: SignIn) -> None:
+    search = registry.create_project(SYSTEM, world.acme.tenant, slug="search", name="Search")
+    browser = signed_in(member(world, "developer"))
+    secret = browser.post(KEY, {"project": "default"}).json()["key"]
+    members.confine(SYSTEM, world.acme.tenant, "dana", [search])
+    with pytest.raises(KeyRefused, match="revoked"):
+        keys.authenticate(secret)
+    assert [each.slug for each in browser.get(PLAYGROUND).context["projects"]] == ["search"]
+    assert browser.post(KEY, {"project": "default"}).status_code == 403
+    assert browser.post(KEY, {"project": "search"}).status_code == 200
+
+
 def test_a_member_who_is_removed_in_the_middle_loses_the_key_at_once(world: World, signed_in: SignIn) -> None:
     browser = signed_in(member(world, "developer"))
     secret = browser.post(KEY, {"project": "default"}).json()["key"]
