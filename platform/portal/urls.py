@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, usage, webhooks
+from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, search, usage, webhooks
 from portal.pages.operator import (
     alerts,
     deploying,
@@ -70,6 +70,7 @@ urlpatterns: list[URLPattern] = [
     path("savings/", savings.of_all, name="all-savings"),
     path("savings.csv", savings.of_all_csv, name="all-savings-csv"),
     path("requests/", requests.index, name="requests"),
+    path("search/", search.index, name="search"),
     path("models/", models.index, name="models"),
     path("deploy-model/", deploying.index, name="model-deploy"),
     path("first-steps/", usage.first_steps, name="first-steps"),

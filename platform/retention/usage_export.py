@@ -26,7 +26,7 @@ from billing.models import UsageExport, UsageRecord
 from tenants.ids import first_id_at
 
 #: What clients sent in words of their own. ``retention.erasure`` erases it from the table.
-LEFT_OUT = frozenset({"client_request_id", "error_message", "tags"})
+LEFT_OUT = frozenset({"client_request_id", "error_message", "tags", "end_user"})
 COLUMNS = tuple(each.attname for each in UsageRecord._meta.concrete_fields if each.attname not in LEFT_OUT)
 _READ_BYTES = 1 << 20
 #: First half of the advisory lock of a partition's export: "exp" in ASCII.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import Client
+from msgspec.structs import replace
 from rest_framework.test import APIClient
 
 from billing.ledger import partitions
@@ -34,10 +35,11 @@ MARCH = {f"billing_usagerecord_2026_03_{day:02}" for day in range(10, 25)} | {DE
 
 
 class Plans:
-    """The usage partitions of the plan of each query in the block."""
+    """The usage partitions of the plan of each query in the block, and the indexes that it has."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()
+        self.indexes: set[str] = set()
 
     def __call__(self, execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any) -> Any:
         """Run a query. EXPLAIN it first if it names the table."""
@@ -45,19 +47,21 @@ class Plans:
             with context["connection"].connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", params)
                 (plan,) = cursor.fetchone()
-            self.read |= set(_relations(plan if isinstance(plan, list) else json.loads(plan)))
+            document = plan if isinstance(plan, list) else json.loads(plan)
+            self.read |= set(_named(document, "Relation Name"))
+            self.indexes |= set(_named(document, "Index Name"))
         return execute(statement, params, many, context)
 
 
-def _relations(node: Any) -> Iterator[str]:
+def _named(node: Any, what: str) -> Iterator[str]:
     if isinstance(node, list):
         for each in node:
-            yield from _relations(each)
+            yield from _named(each, what)
     elif isinstance(node, dict):
-        if str(node.get("Relation Name", "")).startswith(PARENT):
-            yield node["Relation Name"]
+        if str(node.get(what, "")).startswith(PARENT):
+            yield node[what]
         for each in node.values():
-            yield from _relations(each)
+            yield from _named(each, what)
 
 
 @contextmanager
@@ -116,6 +120,36 @@ def test_a_page_reads_the_day_that_it_shows(signed_in: SignIn, used: World, path
         assert answer.status_code == 200
         b"".join(answer)
     assert found.read == THAT_DAY
+
+
+@pytest.mark.parametrize(
+    ("path", "filters", "index"),
+    [
+        ("/portal/requests/", {"end_user": "u-1"}, "_end_user_id_idx"),
+        ("/portal/requests/", {"id": "sent-by-a-client"}, "_client_request_id_id_idx"),
+        ("/portal/requests/", {"id": str(REQUEST)[:13]}, "_pkey"),
+        ("/portal/requests/", {"code": "rate_limit_exceeded"}, "_id_idx1"),
+        ("/portal/tenants/acme/requests/", {"key": "demo"}, "_key_id_id_idx"),
+        ("/portal/tenants/acme/requests/", {"end_user": "u-1"}, "_end_user_id_idx"),
+        ("/portal/tenants/acme/requests/", {"tag": "app=search"}, "_tenant_id_id_idx"),
+        ("/portal/tenants/acme/requests/", {"project": "default"}, "_tenant_id_id_idx"),
+    ],
+)
+def test_an_index_of_the_day_serves_each_search(
+    signed_in: SignIn, used: World, path: str, filters: dict[str, str], index: str
+) -> None:
+    browser = signed_in(used.operator)
+    crowd = [fixtures.answered(used, used.globex, NOON, number) for number in range(2, 400)]
+    crowd = [replace(row, end_user=str(row.id), client_request_id=str(row.id)) for row in crowd]
+    crowd.append(fixtures.refused(used, used.globex, NOON, 400))
+    fixtures.store(crowd)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE billing_usagerecord")
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    with plans() as found:
+        assert browser.get(path, {**DAY, **filters}).status_code == 200
+    assert found.read == THAT_DAY
+    assert any(name.endswith(index) for name in found.indexes), found.indexes
 
 
 def test_statements_closing_and_reconciliation_read_the_month(as_operator: APIClient, used: World) -> None:

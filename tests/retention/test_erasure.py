@@ -70,7 +70,11 @@ def acme() -> Tenant:
     invitations.invite(anna, tenant, "viewer", email="anna@smith.example")
     for owner in (tenant, globex):
         row = row_at(NOW - timedelta(days=40), TenantId(owner.id))
-        store(replace(row, client_request_id="anna-1", error_message="no model Anna", tags={"user": "anna"}))
+        store(
+            replace(
+                row, client_request_id="anna-1", error_message="no model Anna", tags={"user": "anna"}, end_user="anna"
+            )
+        )
         defer(owner)
     return registry.archive(OPERATOR, tenant)
 
@@ -150,15 +154,12 @@ def test_it_may_be_repeated_and_takes_usage_that_arrived_late(acme: Tenant) -> N
     again = erasure.erase(OPERATOR, Tenant.objects.get(id=acme.id))
     assert again == erasure.Erased()
     assert len(everything_of(acme)) > len(first)  # the audit entry of the repetition
-    store(
-        replace(
-            row_at(NOW - timedelta(hours=1), TenantId(acme.id)), client_request_id="anna-late", tags={"user": "anna"}
-        )
-    )
+    late = replace(row_at(NOW - timedelta(hours=1), TenantId(acme.id)), client_request_id="anna-late")
+    store(replace(late, tags={"user": "anna"}, end_user="anna"))
     Erasure.objects.update(finished_at=NOW - timedelta(days=2))
     tasks.maintain()
     assert set(UsageRecord.objects.filter(tenant_id=acme.id).values_list("client_request_id", flat=True)) == {""}
-    assert not UsageRecord.objects.filter(tenant_id=acme.id).exclude(tags={}).exists()
+    assert not UsageRecord.objects.filter(tenant_id=acme.id).exclude(tags={}, end_user="").exists()
 
 
 def test_an_erasure_that_redis_interrupts_is_finished_later(acme: Tenant, settings: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_file_has_a_header_and_reads_back_as_the_same_rows(acme: Tenant) -> No
     text = gzip.decompress(Path(exported().path).read_bytes()).decode()
     header, *rows = csv.reader(io.StringIO(text))
     assert (tuple(header), len(rows)) == (usage_export.COLUMNS, 2)
-    assert not {"client_request_id", "error_message", "tags"} & set(header)
+    assert not {"client_request_id", "error_message", "tags", "end_user"} & set(header)
     with connection.cursor() as cursor:
         cursor.execute("CREATE TEMP TABLE read_back (LIKE billing_usagerecord INCLUDING DEFAULTS)")
         with cursor.copy(f"COPY read_back ({','.join(header)}) FROM STDIN WITH (FORMAT csv, HEADER)") as copy:

@@ -119,6 +119,13 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: Annotated[dict[str, str], Shown(doc="The caller's tags: `metadata` of the request's body.")] = msgspec.field(
         default_factory=dict
     )
+    end_user: Annotated[
+        str,
+        Shown(
+            doc="Whom the caller served, in its words: `safety_identifier` or `user` of the request's body, or "
+            "`metadata.user_id` of messages. Empty: it did not say."
+        ),
+    ] = ""
     cache_write_tokens: Annotated[
         int, Shown(doc="Those of prompt_tokens that the engine wrote to its prefix cache; 0 if it does not say.")
     ] = 0
@@ -195,6 +202,7 @@ _FROM_CLIENTS = frozenset(
         "error_code",
         "error_message",
         "priority",
+        "end_user",
     }
 )
 _LENGTHS = {field.name: field.max_length for field in UsageRecord._meta.concrete_fields if field.name in _FROM_CLIENTS}
@@ -300,6 +308,7 @@ def finished(start: Start, end: End) -> UsageRow:
         prompt_copies=1 if start.prompt_copies == 1 else min(start.prompt_copies, _MOST_SEQUENCES),
         priority=_text("priority", start.priority),
         tags=_tags(start.tags) if start.tags else {},
+        end_user=_text("end_user", start.end_user),
     )
 
 

@@ -170,6 +170,8 @@ class UsageRecord(models.Model):
     reported_completion_tokens = models.PositiveIntegerField(null=True)
     #: The caller's tags: at most 8 pairs of short texts.
     tags = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    #: Whom the caller serves with it, in the caller's words; empty if it does not say.
+    end_user = models.CharField(max_length=200, blank=True, default="", db_default="")
     #: The engine process of the replica; 0: none, or a row of an earlier release.
     replica_generation = models.PositiveIntegerField(default=0, db_default=0)
     #: How many sequences the engine made of it, and how often it counted each prompt (``n``).

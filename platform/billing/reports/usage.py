@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -70,16 +71,23 @@ class Filters:
     start: datetime | None = None
     end: datetime | None = None
     project_id: UUID | None = None
-    key_id: UUID | None = None
+    #: Any of these projects, and of these keys; empty: no request.
+    project_ids: Sequence[UUID] | None = None
+    key_ids: Sequence[UUID] | None = None
     model_name: str | None = None
     state: str | None = None
     cache_result: str | None = None
     finish_reason: str | None = None
+    route_reason: str | None = None
+    http_status: int | None = None
+    error_code: str | None = None
+    replica_id: UUID | None = None
+    end_user: str | None = None
     purpose: str | None = UsageRecord.Purpose.TENANT
     errors: Errors | None = None
     #: The name and the value of one of the caller's tags.
     tag: tuple[str, str] | None = None
-    #: A request's id, whatever its time, or the id that its client sent.
+    #: A request's id, whatever its time, the first characters of one, or the id that its client sent.
     request_id: str | None = None
 
 
@@ -171,8 +179,11 @@ def request(tenant_id: TenantId | None, request_id: UUID, project_id: UUID | Non
 
 
 def _conditions(filters: Filters) -> Q:
-    exact = ("project_id", "key_id", "model_name", "state", "cache_result", "finish_reason", "purpose")
-    found = Q(**{name: value for name in exact if (value := getattr(filters, name)) is not None})
+    found = Q(**{name: value for name in _EXACT if (value := getattr(filters, name)) is not None})
+    if filters.project_ids is not None:
+        found &= Q(project_id__in=filters.project_ids)
+    if filters.key_ids is not None:
+        found &= Q(key_id__in=filters.key_ids)
     if filters.start is not None:
         found &= Q(id__gte=first_id_at(filters.start))
     if filters.end is not None:
@@ -181,10 +192,25 @@ def _conditions(filters: Filters) -> Q:
         found &= Q(tags__contains=dict([filters.tag]))
     if filters.errors is not None:
         found &= _ERRORS[filters.errors]
+    if filters.errors or filters.error_code or (filters.http_status or 0) >= HTTPStatus.BAD_REQUEST:
+        found &= _FAILED
     if filters.request_id is not None:
         found = _with_id(filters.request_id, found)
     # A boundary, not a wish: a request of another project stays out even if its id is given.
     return found if filters.project_id is None else found & Q(project_id=filters.project_id)
+
+
+#: Filters that are columns.
+_EXACT = (
+    *("project_id", "model_name", "state", "cache_result", "finish_reason", "route_reason"),
+    *("http_status", "error_code", "replica_id", "end_user", "purpose"),
+)
+#: Of every request that has an error, so that the index of these serves the search.
+_FAILED = ~Q(state=UsageRecord.State.COMPLETE)
+#: Clients see ids as UUIDs; other products write a prefix before theirs, and people copy it.
+_ID_PREFIX = "req_"
+#: Hexadecimal digits of an id's time: eight of them are a minute.
+_LEAST_DIGITS = 8
 
 
 def records_in(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> QuerySet[UsageRecord]:
@@ -202,11 +228,20 @@ _ERRORS: Mapping[Errors, Q] = {"platform": PLATFORMS, "client": CLIENTS, "all": 
 
 def _with_id(text: str, others: Q) -> Q:
     """Return the condition for a request's id, which needs no other, or for the id that its client sent."""
-    sent = others & Q(client_request_id=text)
-    try:
-        return Q(id=UUID(text)) | sent
-    except ValueError:
+    sent = others & Q(client_request_id=text) & ~Q(client_request_id="")
+    ids = ids_beginning(text)
+    if ids is None:
         return sent
+    first, last = ids
+    return sent | (Q(id=first) if first == last else others & Q(id__range=ids))
+
+
+def ids_beginning(text: str) -> tuple[UUID, UUID] | None:
+    """Return the first and the last id that begins with this text; both are equal for a whole id, None for no id."""
+    digits = text.strip().lower().removeprefix(_ID_PREFIX).replace("-", "")
+    if not _LEAST_DIGITS <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        return None
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
 def _records(tenant_id: TenantId | None) -> QuerySet[UsageRecord]:

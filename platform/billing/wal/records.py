@@ -59,6 +59,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     priority: str = "standard"
     #: The caller's tags (``metadata`` of the body).
     tags: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Whom the caller serves with it, in the caller's words; empty if it does not say.
+    end_user: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):

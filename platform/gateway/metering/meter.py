@@ -349,6 +349,7 @@ class Meter:
             prompt_copies=body.get("n") or 1,
             priority=self._caller.policy.priority,
             tags=self._call.tags,
+            end_user=self._call.end_user,
         )
 
     def _new_end(

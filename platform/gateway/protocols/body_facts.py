@@ -19,7 +19,7 @@ _TEXT_PARTS = frozenset(
     {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "thinking", "redacted_thinking"}
     | {"reasoning", "message", "tool_use", "tool_result", "function_call", "function_call_output"}
 )
-#: A longer name of a session is replaced by its hash.
+#: A longer name of a session or an end user is replaced by its hash.
 MAX_SESSION_CHARACTERS = 200
 
 
@@ -48,6 +48,17 @@ def session_in(body: Mapping[str, Any]) -> str | None:
     metadata = body.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return _short(user) if isinstance(user, str) and user else None
+
+
+def end_user_in(body: Mapping[str, Any]) -> str:
+    """Return whom the caller serves: ``safety_identifier``, ``user``, or Anthropic's ``metadata.user_id``, else ""."""
+    metadata = body.get("metadata")
+    named = (
+        body.get("safety_identifier"),
+        body.get("user"),
+        metadata.get("user_id") if isinstance(metadata, dict) else None,
+    )
+    return next((_short(name) for name in named if name and isinstance(name, str)), "")
 
 
 def has_media(body: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import BadRequest
 from gateway.protocols import engine_fields
-from gateway.protocols.body_facts import BodyFacts
+from gateway.protocols.body_facts import BodyFacts, end_user_in
 from gateway.protocols.endpoint import Endpoint
 
 #: The first bytes of gzip (RFC 1952).
@@ -28,7 +28,7 @@ MAX_FIELDS = 1000
 #: Fields whose values the gateway reads after a body was parsed, and the largest that it reads of a large body.
 READ_FIELDS = frozenset(
     {"metadata", "model", "n", "seed", "stream", "stream_options", "temperature", "top_k", "top_p"}
-    | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+    | {"max_tokens", "max_completion_tokens", "max_output_tokens", "safety_identifier", "user"}
 )
 MAX_READ_BYTES = 16_384
 #: Choices of one request, n of each prompt. vLLM itself would start up to 16,384 for each prompt.
@@ -64,6 +64,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     def tags(self) -> dict[str, str]:
         """Return the caller's tags."""
         return self.endpoint.tags(self.body)
+
+    @property
+    def end_user(self) -> str:
+        """Return whom the caller serves with this request, in its words; empty if it does not say."""
+        return end_user_in(self.body)
 
     def render(self, body: bytes) -> bytes | None:
         """Return a stored response in the shape that this request asks for; None if it has no such shape."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import cast, get_args
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -13,27 +13,37 @@ from django.views.decorators.http import require_GET
 
 from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
-from billing.models import UsageRecord
 from billing.reports import usage
-from billing.reports.usage import Errors, Filters
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
-from portal.reporting import routing_decisions
-from portal.reporting.request_timeline import Step, steps
-from portal.reporting.requests_csv import CSV_HEADER, csv_rows
+from portal.reporting.requests import request_filters, routing_decisions
+from portal.reporting.requests.request_timeline import Step, steps
+from portal.reporting.requests.requests_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Tenant
 
 PAGE_ROWS = 50
-STATES = tuple(UsageRecord.State.values)
+#: The filters that are typed.
+TEXT_FILTERS: tuple[dict[str, str], ...] = tuple(
+    {"name": name, "placeholder": placeholder, "label": label, "meaning": meaning}
+    for name, placeholder, label, meaning in (
+        ("id", "request id", "Request id", "Its id, whatever its time, or the X-Request-ID that its client sent."),
+        ("key", "any key", "Key", "A key's name, or what is visible of it: hk_…"),
+        ("project", "any project", "Project", "A project's slug."),
+        ("member", "any member", "Member", "Who made the key, or used the playground."),
+        ("end_user", "any end user", "End user", "safety_identifier or user of the request's body."),
+        ("tag", "tag, as app=search", "Tag", "A pair of the request's metadata, as name=value."),
+        ("model", "any model", "Model", "A model's name."),
+        ("code", "any error code", "Error code", "The code of the error that the client received."),
+        ("status", "any HTTP status", "HTTP status", "The status that the client received, such as 429."),
+    )
+)
 ERROR_FILTERS = (("all", "any error"), ("platform", "platform's errors"), ("client", "refused requests"))
-CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
-FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +65,25 @@ class Row:
         return is_refused(self.request.state, self.request.http_status)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A page of requests, and one more if an older page follows; or why the filters cannot be used."""
+
+    rows: Sequence[UsageRow] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFilter:
+    """One filter that is typed: its parameter, and the words around it."""
+
+    name: str
+    placeholder: str
+    label: str
+    meaning: str
+    value: str = ""
+
+
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
@@ -62,8 +91,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     slugs = dict(tenants_of(principal).values_list("id", "slug"))
     named = query_params.text(request.GET, "tenant")
     tenant_id = TenantId(tenant_for(principal, named).id) if named else None
-    found = usage.requests(tenant_id, before_id=_before_id(request), limit=PAGE_ROWS + 1, filters=_filters(request))
-    return _show(request, principal, found, slugs, tenant=None)
+    return _show(request, principal, _found(request, principal, tenant_id), slugs, tenant=None)
 
 
 @require_GET
@@ -71,9 +99,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """List one tenant's requests."""
     tenant = tenant_for(principal, slug)
-    filters = _filters(request)
-    with as_tenant(TenantId(tenant.id)):
-        found = usage.requests(TenantId(tenant.id), before_id=_before_id(request), limit=PAGE_ROWS + 1, filters=filters)
+    found = _found(request, principal, TenantId(tenant.id))
     return _show(request, principal, found, {tenant.id: tenant.slug}, tenant=tenant)
 
 
@@ -82,7 +108,10 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's requests of the period."""
     tenant = tenant_for(principal, slug)
-    rows = csv_rows(TenantId(tenant.id), _filters(request))
+    filters = request_filters.read(
+        request.GET, period_of(request), TenantId(tenant.id), knows_replicas=principal.is_operator
+    )
+    rows = csv_rows(TenantId(tenant.id), filters)
     return csv_export.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
 
 
@@ -102,35 +131,17 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 
-def _filters(request: HttpRequest) -> Filters:
-    """Read the filters from the query. Raises BadQuery."""
+def _found(request: HttpRequest, principal: Principal, tenant_id: TenantId | None) -> Found:
+    """Return the page's requests, behind the tenant's row-level security; or what is wrong with the filters."""
     period = period_of(request)
-    state = _one_of(request, "state", STATES)
-    cache = _one_of(request, "cache", CACHE_RESULTS)
-    return Filters(
-        start=period.start,
-        end=period.end,
-        model_name=query_params.text(request.GET, "model"),
-        state=state,
-        cache_result=cache,
-        finish_reason=query_params.text(request.GET, "finish"),
-        errors=_errors(request),
-        tag=query_params.tag(request.GET),
-        request_id=query_params.text(request.GET, "id"),
-    )
-
-
-def _errors(request: HttpRequest) -> Errors | None:
-    """Read whose errors to list; ``1``, of earlier links, means all."""
-    asked = _one_of(request, "errors", ("1", *get_args(Errors)))
-    return cast("Errors | None", "all" if asked == "1" else asked)
-
-
-def _one_of(request: HttpRequest, name: str, allowed: Sequence[str]) -> str | None:
-    value = request.GET.get(name) or None
-    if value is not None and value not in allowed:
-        raise BadQuery(name, value, f"one of {', '.join(allowed)}")
-    return value
+    try:
+        filters = request_filters.read(request.GET, period, tenant_id, knows_replicas=principal.is_operator)
+        before = _before_id(request)
+    except BadQuery as error:
+        return Found(problem=f"{error.param}={error.value!r} is not valid. Use {error.allowed}.")
+    with nullcontext() if tenant_id is None else as_tenant(tenant_id):
+        rows = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS + 1, filters=filters)
+    return Found(rows=rows)
 
 
 def _before_id(request: HttpRequest) -> UUID | None:
@@ -144,28 +155,34 @@ def _before_id(request: HttpRequest) -> UUID | None:
 def _show(
     request: HttpRequest,
     principal: Principal,
-    found: Sequence[UsageRow],
+    found: Found,
     slugs: dict[UUID, str],
     *,
     tenant: Tenant | None,
 ) -> HttpResponse:
-    shown = found[:PAGE_ROWS]
+    shown = found.rows[:PAGE_ROWS]
     csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
     context = {
         "rows": [_row(each, slugs) for each in shown],
-        "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
+        "older": with_query(request, after=str(shown[-1].id)) if len(found.rows) > PAGE_ROWS else None,
         "newest": with_query(request, after=None) if request.GET.get("after") else None,
         "period": period_of(request),
         "periods": presets(request),
         "chosen": request.GET,
-        "states": STATES,
-        "cache_results": CACHE_RESULTS,
-        "finish_reasons": FINISH_REASONS,
+        "problem": found.problem,
+        "filtered": [name for name in request_filters.NAMES if request.GET.get(name)],
+        "states": request_filters.STATES,
+        "cache_results": request_filters.CACHE_RESULTS,
+        "finish_reasons": request_filters.FINISH_REASONS,
+        "route_reasons": request_filters.ROUTE_REASONS,
+        "texts": [TextFilter(**named, value=request.GET.get(named["name"], "")) for named in TEXT_FILTERS],
+        "clear": f"?{period_of(request).query}",
         "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }
     active = "tenant-requests" if tenant else "requests"
-    return show(request, principal, "portal/requests.html", context, active=active, tenant=tenant)
+    status = 400 if found.problem else 200
+    return show(request, principal, "portal/requests.html", context, active=active, tenant=tenant, status=status)
 
 
 def _row(found: UsageRow, slugs: dict[UUID, str]) -> Row:

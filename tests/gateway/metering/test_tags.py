@@ -91,3 +91,25 @@ async def test_a_refused_user_says_what_is_allowed(gateway: Gateway) -> None:
     answer = await gateway.ask(message, path="/v1/messages")
     assert answer.status == 400
     assert "It must be a string of at most 1024 characters." in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "end_user"),
+    [
+        ("/v1/chat/completions", {}, ""),
+        ("/v1/chat/completions", {"user": "u-1"}, "u-1"),
+        ("/v1/chat/completions", {"user": "u-1", "safety_identifier": "s-1"}, "s-1"),
+        ("/v1/messages", {"max_tokens": 5, "metadata": {"user_id": "m-1", "app": "search"}}, "m-1"),
+    ],
+)
+async def test_the_end_user_is_recorded(gateway: Gateway, path: str, fields: dict[str, Any], end_user: str) -> None:
+    if path == "/v1/messages":
+        gateway.let_all_say(every_protocol)
+    assert (await gateway.ask({**HELLO, **fields}, path=path)).status == 200
+    assert [start.end_user for start in gateway.starts()] == [end_user]
+
+
+async def test_the_end_user_of_a_large_body_is_recorded_too(gateway: Gateway) -> None:
+    large = {**HELLO, "messages": [{"role": "user", "content": "a " * INLINE_BYTES}], "user": "u-1"}
+    assert (await gateway.ask(large)).status == 200
+    assert [start.end_user for start in gateway.starts()] == ["u-1"]

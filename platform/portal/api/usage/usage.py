@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from billing.ledger.rollups import Sums
 from billing.ledger.usage_rows import SHOWN_COLUMNS, Column, UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
-from billing.reports.usage import Errors, Filters
+from billing.reports.usage import Filters
 from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -35,15 +35,16 @@ from portal.api.openapi_parameters import (
 )
 from portal.formats import csv_export, query_params
 from portal.reporting import periods
-from portal.reporting.requests_csv import CSV_HEADER, csv_rows
+from portal.reporting.requests import request_filters
+from portal.reporting.requests.request_filters import CACHE_RESULTS, ROUTE_REASONS
+from portal.reporting.requests.requests_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.isolation import keyspace
 
-CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
-#: The values of the parameter ``errors``, and whose errors they list.
-ERRORS: Mapping[str, Errors | None] = {"true": "all", "false": None, "platform": "platform", "client": "client"}
+#: The values of the parameter ``errors``.
+ERRORS = ("true", "false", "platform", "client")
 TENANT_PARAMETER = OpenApiParameter(
     "tenant",
     str,
@@ -52,20 +53,29 @@ TENANT_PARAMETER = OpenApiParameter(
 )
 FILTER_PARAMETERS = [
     OpenApiParameter("model", str),
-    OpenApiParameter("project", UUID),
-    OpenApiParameter("key", UUID),
+    OpenApiParameter("project", str, description="Slug or id."),
+    OpenApiParameter("key", str, description="Id, name, or the visible beginning such as `hk_8s3k2m5x9q1z`."),
+    OpenApiParameter("member", str, description="The person who made the key, or sent it from the playground."),
+    OpenApiParameter("end_user", str, description="Whom the caller served, in its words: see end_user."),
     OpenApiParameter("state", str, enum=list(UsageRecord.State.values)),
+    OpenApiParameter("status", int, description="HTTP status, such as 429."),
+    OpenApiParameter("code", str, description="The error's code, such as `rate_limit_exceeded`."),
+    OpenApiParameter("route", str, enum=ROUTE_REASONS, description="Why routing chose the replica."),
+    OpenApiParameter("replica", UUID, description="For operators: the replica that answered."),
     OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="Result of the prediction cache."),
     OpenApiParameter("finish", str, description="Why the response ended, such as `length`: see finish_reason."),
     OpenApiParameter(
         "errors",
         str,
-        enum=list(ERRORS),
+        enum=ERRORS,
         description="platform: requests that the platform failed. client: requests that were refused. true: both.",
     ),
     OpenApiParameter("tag", str, description="One of the caller's tags, as name=value, such as `app=search`."),
     OpenApiParameter(
-        "request_id", str, description="A request's id, whatever the period, or the X-Request-ID that its client sent."
+        "request_id",
+        str,
+        description="A request's id, whatever the period; its first eight or more digits; or the X-Request-ID that its "
+        "client sent.",
     ),
 ]
 
@@ -312,37 +322,23 @@ def _step(request: Request, period: periods.Period) -> int:
 
 
 def _filters(request: Request) -> Filters:
-    query = request.query_params
-    period = periods.parse(query, timezone.now())
-    for name, allowed in (("state", UsageRecord.State.values), ("cache", CACHE_RESULTS), ("errors", ERRORS)):
-        if query.get(name) and query[name] not in allowed:
-            raise ValidationError({name: f"Use one of {', '.join(allowed)}."})
-    return Filters(
-        start=period.start,
-        end=period.end,
-        project_id=_project(request),
-        key_id=_uuid(request, "key"),
-        model_name=query_params.text(query, "model"),
-        state=query.get("state") or None,
-        cache_result=query.get("cache") or None,
-        finish_reason=query_params.text(query, "finish"),
-        errors=ERRORS[query.get("errors") or "false"],
-        tag=query_params.tag(query),
-        request_id=query_params.text(query, "request_id"),
+    query = {name: str(request.query_params[name]) for name in request.query_params}
+    if query.get("request_id"):
+        query["id"] = query["request_id"]
+    if query.get("errors") == "1":
+        raise ValidationError({"errors": f"Use one of {', '.join(ERRORS)}."})
+    filters = request_filters.read(
+        query,
+        periods.parse(query, timezone.now()),
+        tenant_of(request),
+        knows_replicas=principal_of(request).is_operator,
     )
+    return replace(filters, project_id=_own_project(request, filters.project_ids))
 
 
-def _project(request: Request) -> UUID | None:
-    """Return the project to list: the one asked for, or the caller's. Raises NotFound for one it may not see."""
-    asked, own = _uuid(request, "project"), principal_of(request).project_id
-    if own is not None and asked not in {None, own}:
-        raise NotFound("project", str(asked))
-    return own or asked
-
-
-def _uuid(request: Request, name: str) -> UUID | None:
-    text = request.query_params.get(name)
-    try:
-        return UUID(text) if text else None
-    except ValueError:
-        raise ValidationError({name: "Use an id."}) from None
+def _own_project(request: Request, asked: Sequence[UUID] | None) -> UUID | None:
+    """Return the project that the caller is confined to. Raises NotFound if it asked for another one."""
+    own = principal_of(request).project_id
+    if own is not None and asked is not None and own not in asked:
+        raise NotFound("project", str(request.query_params["project"]))
+    return own

@@ -1,0 +1,145 @@
+"""What the search box finds: one request by its id, and what requests can be listed by.
+
+A member finds only what belongs to their tenants, each read behind its row-level security; an operator finds all.
+Every look-up is served by an index or reads a small table, and returns a few matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils import timezone
+
+from billing.models import UsageRollup
+from billing.reports import usage
+from billing.reports.usage import Filters
+from catalogue.models import Model
+from portal.access.principal import Principal, own_tenants
+from tenants.database.rls import as_tenant
+from tenants.ids import TenantId, created_at
+from tenants.models import ApiKey, Project, Tenant
+
+#: Matches of each kind.
+MOST = 8
+#: The tenants of one person that are searched.
+MOST_TENANTS = 20
+#: How far back clients' ids, beginnings of ids and end users are looked for, and codes of errors, which no index has.
+BACK = timedelta(days=30)
+BACK_FOR_CODES = timedelta(days=1)
+#: The period of the lists that matches lead to.
+LISTED = "7d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """One thing that was found, and the page that shows it."""
+
+    kind: str
+    name: str
+    detail: str = ""
+    link: str
+    #: When it happened, of a request.
+    at: datetime | None = None
+
+
+def find(principal: Principal, text: str) -> list[Match]:
+    """Return what this text may mean, requests first."""
+    if principal.is_operator:
+        slugs = dict(Tenant.objects.values_list("id", "slug"))
+        models = Model.objects.filter(name__icontains=text).order_by("name").values_list("name", flat=True)[:MOST]
+        return [*_requests(text, None, slugs), *_tenants(text), *_named(text, None, ""), *_models(models, "")]
+    found: list[Match] = []
+    for tenant in own_tenants(principal)[:MOST_TENANTS]:
+        tenant_id = TenantId(tenant.id)
+        with as_tenant(tenant_id):
+            found += _requests(text, tenant_id, {tenant.id: tenant.slug})
+            found += _named(text, tenant_id, tenant.slug)
+            found += _models(_models_used(text, tenant_id), tenant.slug)
+    return sorted(found, key=lambda match: match.kind != "Request")
+
+
+def _requests(text: str, tenant_id: TenantId | None, slugs: dict[UUID, str]) -> Iterator[Match]:
+    """Yield the requests with this id, or whose id begins so, or whose client sent this id."""
+    filters = Filters(start=timezone.now() - BACK, request_id=text, purpose=None)
+    for row in usage.requests(tenant_id, limit=MOST, filters=filters):
+        if row.tenant_id in slugs:
+            yield Match(
+                kind="Request",
+                name=str(row.id),
+                detail=" · ".join(filter(None, (slugs[row.tenant_id], row.model_name, row.error_code or row.state))),
+                link=reverse("portal:request", args=[slugs[row.tenant_id], row.id]),
+                at=created_at(row.id),
+            )
+
+
+def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
+    """Yield keys, projects, end users, and a tag if the text is one."""
+    public = text.removeprefix("hk_").partition("_")[0]
+    keys = ApiKey.objects.filter(Q(name__icontains=text) | Q(public_id__startswith=public)).select_related("tenant")
+    for key in _own(keys, tenant_id):
+        yield Match(
+            kind="Key",
+            name=key.name,
+            detail=f"hk_{key.public_id} of {key.tenant.slug}",
+            link=_list(key.tenant.slug, key=f"hk_{key.public_id}"),
+        )
+    projects = Project.objects.filter(Q(name__icontains=text) | Q(slug__icontains=text)).select_related("tenant")
+    for project in _own(projects, tenant_id):
+        yield Match(
+            kind="Project",
+            name=project.slug,
+            detail=f"{project.name} of {project.tenant.slug}",
+            link=_list(project.tenant.slug, project=project.slug),
+        )
+    if usage.requests(tenant_id, limit=1, filters=Filters(start=timezone.now() - BACK, end_user=text)):
+        yield Match(kind="End user", name=text, detail=slug, link=_list(slug, end_user=text))
+    name, separator, _ = text.partition("=")
+    if name and separator:
+        yield Match(kind="Tag", name=text, detail=slug, link=_list(slug, tag=text))
+    if _is_error_code(tenant_id, text):
+        yield Match(kind="Error code", name=text, detail=slug, link=_list(slug, code=text))
+
+
+def _is_error_code(tenant_id: TenantId | None, text: str) -> bool:
+    filters = Filters(start=timezone.now() - BACK_FOR_CODES, error_code=text)
+    return "_" in text and bool(usage.requests(tenant_id, limit=1, filters=filters))
+
+
+def _tenants(text: str) -> Iterator[Match]:
+    found = Tenant.objects.filter(Q(slug__icontains=text) | Q(name__icontains=text)).exclude(
+        state=Tenant.State.ARCHIVED
+    )
+    for tenant in found.order_by("slug")[:MOST]:
+        yield Match(
+            kind="Tenant", name=tenant.slug, detail=tenant.name, link=reverse("portal:tenant", args=[tenant.slug])
+        )
+
+
+def _models(names: Iterable[str], slug: str) -> Iterator[Match]:
+    for name in names:
+        yield Match(kind="Model", name=name, detail=slug, link=_list(slug, model=name))
+
+
+def _models_used(text: str, tenant_id: TenantId) -> Iterable[str]:
+    """Return the models that a tenant used lately whose names contain the text."""
+    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=timezone.now() - BACK)
+    found = rows.filter(model_name__icontains=text).order_by("model_name").values_list("model_name", flat=True)
+    return found.distinct()[:MOST]
+
+
+def _own(rows: QuerySet[Any], tenant_id: TenantId | None) -> Sequence[Any]:
+    own = rows if tenant_id is None else rows.filter(tenant_id=tenant_id)
+    return list(own.order_by("-id")[:MOST])
+
+
+def _list(slug: str, **filters: str) -> str:
+    """Return the address of the list of requests with these filters: a tenant's, or that of all."""
+    path = reverse("portal:tenant-requests", args=[slug]) if slug else reverse("portal:requests")
+    return f"{path}?{urlencode({'period': LISTED, **filters})}"
