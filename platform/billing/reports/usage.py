@@ -60,6 +60,10 @@ class ModelSums:
     sums: Sums
 
 
+#: An attempt's id is made when it fails, before its request ends; the attempts that are read.
+ATTEMPTS_WITHIN = timedelta(seconds=1)
+MOST_ATTEMPTS = 20
+
 #: Whose errors: failures of the platform, requests that were refused, or both.
 Errors = Literal["platform", "client", "all"]
 
@@ -176,6 +180,13 @@ def request(tenant_id: TenantId | None, request_id: UUID, project_id: UUID | Non
     found = _records(tenant_id).filter(id=request_id)
     record = (found if project_id is None else found.filter(project_id=project_id)).first()
     return None if record is None else stored(record)
+
+
+def attempts(tenant_id: TenantId, request_id: UUID, finished_at: datetime) -> tuple[UsageRow, ...]:
+    """Return the attempts of a request that an engine failed on before its first byte, in order."""
+    ids = (request_id, first_id_at(finished_at + ATTEMPTS_WITHIN))
+    rows = _records(tenant_id).filter(id__range=ids, purpose=UsageRecord.Purpose.RETRY, source_id=request_id)
+    return tuple(stored(record) for record in rows.order_by("id")[:MOST_ATTEMPTS])
 
 
 def _conditions(filters: Filters) -> Q:

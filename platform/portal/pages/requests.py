@@ -19,8 +19,9 @@ from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
-from portal.reporting.requests import request_filters, routing_decisions
-from portal.reporting.requests.request_timeline import Step, steps
+from portal.reporting import periods
+from portal.reporting.requests import error_advice, request_filters, routing_decisions
+from portal.reporting.requests.request_timeline import Step, attempts_of, steps
 from portal.reporting.requests.requests_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
@@ -123,11 +124,20 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
     with as_tenant(TenantId(tenant.id)):
         found = usage.request(TenantId(tenant.id), request_id)
         key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
+        attempts = attempts_of(TenantId(tenant.id), found) if found else ()
     if found is None:
         raise NotFound("request", str(request_id))
-    timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator)
+    timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator, attempts=attempts)
     decisions = routing_decisions.of_request(request_id) if principal.is_operator else ()
-    context = {"found": found, "key": key, "steps": timeline, "decisions": decisions}
+    context = {
+        "found": found,
+        "key": key,
+        "steps": timeline,
+        "decisions": decisions,
+        "advice": error_advice.of(found.error_code, found.http_status, slug),
+        "near": periods.around(found.started_at).query,
+        "shows_replica": principal.is_operator,
+    }
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 

@@ -137,6 +137,12 @@ def parse(
     return Period(start=start, end=end, preset=preset, zone=zone)
 
 
+def around(moment: datetime) -> Period:
+    """Return the quarter of an hour of a moment, and the ones before and after it."""
+    start = _floor(moment)
+    return Period(start=start - GRAIN, end=start + 2 * GRAIN, preset=None)
+
+
 def zone_named(name: str | None) -> ZoneInfo | None:
     """Return the time zone with an IANA name such as Europe/Berlin; None if there is none."""
     if name is None or not _ZONE_NAME.fullmatch(name):

@@ -119,3 +119,12 @@ def has_arrow(tiles: Iterable[Any]) -> bool:
 def share_bar(share: float | None, tone: str = "") -> dict[str, object]:
     """Draw a share of 0 to 1 as a bar."""
     return {"width": round(max(0.0, min(1.0, share or 0.0)) * 64, 1), "tone": tone}
+
+
+@register.inclusion_tag("portal/parts/span_bar.html")
+def span_bar(start: float | None, width: float | None) -> dict[str, object]:
+    """Draw a part of a whole as a bar, both 0 to 100; nothing for None. A part too short to see is a stroke."""
+    if start is None or width is None:
+        return {"width": None}
+    wide = min(100.0, max(0.6, width))
+    return {"start": round(min(start, 100.0 - wide), 1), "width": round(wide, 1)}

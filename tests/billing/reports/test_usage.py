@@ -124,7 +124,7 @@ def test_requests_page_backwards_without_gap_or_repeat(tenant_ids: tuple[TenantI
         (Filters(request_id="theirs"), 1),
         (Filters(request_id="theirs", start=NOON + timedelta(hours=1)), 0),
         (Filters(start=NOON + timedelta(minutes=1), end=NOON + timedelta(minutes=31)), 2),
-        (Filters(key_id=new_id()), 0),
+        (Filters(key_ids=[new_id()]), 0),
     ],
 )
 def test_requests_can_be_filtered(tenant_ids: tuple[TenantId, TenantId], filters: Filters, count: int) -> None:

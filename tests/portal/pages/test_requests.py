@@ -123,3 +123,46 @@ def test_a_statement_under_a_cent_shows_what_it_is_made_of(used: World, signed_i
     assert "$0.000312 before rounding" in page
     for amount in ("$0.00018", "$0.000012", "$0.00012", "−$0.000312"):
         assert amount in page
+
+
+def test_a_request_s_page_shows_its_stages_its_attempts_and_what_is_near(
+    used: World, signed_in: SignIn, now: datetime
+) -> None:
+    row = replace(fixtures.answered(used, used.acme, now, 8), queue_ms=20.0, end_user="u-1", replica_id=uuid4())
+    broken = replace(
+        fixtures.failed(used, used.acme, now + timedelta(milliseconds=30), 9),
+        purpose="retry",
+        source_id=row.id,
+        replica_id=uuid4(),
+    )
+    fixtures.store([row, broken])
+    page = signed_in(used.acme.owner).get(f"{REQUESTS}{row.id}/").content.decode()
+    stages = page.split('data-testid="timeline"')[1]
+    titles = (
+        "Received",
+        "Admitted",
+        "miss",
+        "Waited",
+        "An attempt failed",
+        "Routed by prefix",
+        "First token",
+        "completed",
+    )
+    places = [stages.index(title) for title in titles]
+    assert places == sorted(places)
+    assert "took 42 ms" in stages
+    assert 'class="span"' in stages
+    assert "end_user=u-1" in page
+    assert f"key={used.acme.key.id}&amp;from=" in page
+    assert str(row.replica_id) not in page and str(broken.replica_id)[-8:] not in page
+    of_operator = signed_in(used.operator).get(f"{REQUESTS}{row.id}/").content.decode()
+    assert f"replica={row.replica_id}&amp;from=" in of_operator
+    assert f"An attempt failed on …{str(broken.replica_id)[-8:]}" in of_operator
+
+
+def test_a_refused_request_s_page_says_what_to_do(used: World, signed_in: SignIn, now: datetime) -> None:
+    page = signed_in(used.acme.owner).get(f"{REQUESTS}{fixtures.request_id(now, 4)}/").content.decode()
+    why = page.split('data-testid="why"')[1].split("</div>")[0]
+    assert "rate_limit_exceeded" in why
+    assert "retry-after" in why
+    assert "/portal/tenants/acme/limits/" in why

@@ -1,16 +1,23 @@
-"""The timeline of one request, from its usage record: what happened, when, and what it cost."""
+"""The timeline of one request, from its usage record: what happened, when, how long it took, and what it cost.
+
+Only what was recorded is a step. A request that an engine failed on, and that another one then answered, has a record
+for each failed attempt.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+from uuid import UUID
 
 from billing.ledger.rollups import is_error
 from billing.ledger.usage_rows import UsageRow
+from billing.reports import usage
 from portal.formats import money
 from portal.formats.numbers import count, milliseconds, short_id
-from tenants.ids import created_at
+from tenants.ids import TenantId
 
 ROUTE_REASONS = {
     "prefix": "its prefix was cached there",
@@ -39,33 +46,58 @@ FINISHES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One entry of the timeline. ``after`` is the time since the request arrived."""
+    """One entry of the timeline. ``after`` is the time since the request arrived, ``took`` the stage's own.
+
+    ``from_share`` and ``share`` are the stage's part of the whole time, 0 to 100; None where no stage was measured.
+    ``request_id`` is another request that the step is about.
+    """
 
     title: str
     detail: str = ""
     at: datetime
     after: str = ""
+    took: str = ""
     tone: Literal["", "warm", "bad"] = ""
+    from_share: float | None = None
+    share: float | None = None
+    request_id: UUID | None = None
 
 
-def steps(found: UsageRow, *, shows_replica: bool) -> tuple[Step, ...]:
+def attempts_of(tenant_id: TenantId, found: UsageRow) -> tuple[UsageRow, ...]:
+    """Return the attempts of a request whose engine failed before its first byte, in order."""
+    return usage.attempts(tenant_id, found.id, found.finished_at)
+
+
+def steps(found: UsageRow, *, shows_replica: bool, attempts: Sequence[UsageRow] = ()) -> tuple[Step, ...]:
     """Return the steps in order. ``shows_replica``: name the replica, which only operators may see."""
     if found.refusals:
-        return (_received(found), _not_run(found))
-    taken = (_admitted(found), _looked_up(found), _waited(found), _routed(found, shows_replica), _first_token(found))
-    return tuple(step for step in (*taken, _ended(found), _charged(found)) if step is not None)
-
-
-def _admitted(found: UsageRow) -> Step:
-    return Step(
-        title="Admitted",
-        detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
-        at=created_at(found.id),
+        waited = _waited(found)
+        return (_received(found), *([waited] if waited else []), _not_run(found))
+    taken = (
+        _received(found),
+        _admitted(found),
+        _looked_up(found),
+        _waited(found),
+        *(_attempt(each, found, shows_replica) for each in attempts),
+        _routed(found, shows_replica),
+        _first_token(found),
+        _ended(found),
+        _charged(found),
     )
+    return tuple(step for step in taken if step is not None)
 
 
 def _received(found: UsageRow) -> Step:
-    return Step(title="Received", detail=found.endpoint, at=created_at(found.id))
+    return Step(
+        title="Received",
+        detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
+        at=found.started_at,
+    )
+
+
+def _admitted(found: UsageRow) -> Step:
+    priority = f"; priority {found.priority}" if found.priority != "standard" else ""
+    return Step(title="Admitted", detail=f"limits and budgets had room{priority}", at=found.started_at)
 
 
 def _not_run(found: UsageRow) -> Step:
@@ -85,7 +117,8 @@ def _looked_up(found: UsageRow) -> Step:
     if found.cache_result in CACHE_TITLES:
         source = f" of request …{short_id(found.source_id)}" if found.source_id else ""
         detail = f"the answer{source}; {_avoided(found)}"
-        return Step(title=CACHE_TITLES[found.cache_result], detail=detail, at=found.started_at, tone="warm")
+        title = CACHE_TITLES[found.cache_result]
+        return Step(title=title, detail=detail, at=found.started_at, tone="warm", request_id=found.source_id)
     title = "Prediction cache: bypassed" if found.cache_result == "bypass" else "Prediction cache: miss"
     return Step(title=title, detail=reason, at=found.started_at)
 
@@ -99,7 +132,25 @@ def _avoided(found: UsageRow) -> str:
 def _waited(found: UsageRow) -> Step | None:
     if not found.queue_ms:
         return None
-    return Step(title="Waited for a replica", detail=f"for {milliseconds(found.queue_ms)}", at=found.started_at)
+    return Step(
+        title="Waited for a replica",
+        at=found.started_at,
+        took=milliseconds(found.queue_ms),
+        from_share=0.0,
+        share=_share(found.queue_ms, found),
+    )
+
+
+def _attempt(attempt: UsageRow, found: UsageRow, shows_replica: bool) -> Step:
+    """Return the step of an attempt that failed; its record begins when the request arrived and ends with it."""
+    where = f" on …{short_id(attempt.replica_id)}" if shows_replica and attempt.replica_id else ""
+    return Step(
+        title=f"An attempt failed{where}",
+        detail="before its first byte; another replica was tried",
+        at=attempt.finished_at,
+        after=milliseconds((attempt.finished_at - found.started_at) / timedelta(milliseconds=1)),
+        tone="bad",
+    )
 
 
 def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
@@ -111,7 +162,8 @@ def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
     return Step(
         title=f"Routed{where} by {found.route_reason}",
         detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}{_expected(found)}".lstrip("; "),
-        at=found.started_at,
+        at=found.started_at + timedelta(milliseconds=found.queue_ms),
+        after=milliseconds(found.queue_ms) if found.queue_ms else "",
         tone="warm" if found.cached_prompt_tokens else "",
     )
 
@@ -132,24 +184,34 @@ def _expected(found: UsageRow) -> str:
 def _first_token(found: UsageRow) -> Step | None:
     if found.ttft_ms is None:
         return None
+    engine = max(0.0, found.ttft_ms - found.queue_ms)
     return Step(
         title="First token",
         at=found.started_at + timedelta(milliseconds=found.ttft_ms),
         after=milliseconds(found.ttft_ms),
+        took=milliseconds(engine) if found.queue_ms else "",
+        from_share=_share(found.queue_ms, found),
+        share=_share(engine, found),
     )
 
 
 def _ended(found: UsageRow) -> Step:
-    seconds = (found.duration_ms - (found.ttft_ms or 0.0)) / 1000
-    speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
+    rest_ms = max(0.0, found.duration_ms - (found.ttft_ms or 0.0))
+    speed = (
+        f", {found.completion_tokens / rest_ms * 1000:.0f} a second" if rest_ms > 10 and found.completion_tokens else ""
+    )
     finish = f" ({FINISHES.get(found.finish_reason, found.finish_reason)})" if found.finish_reason else ""
     written = f"{count(found.completion_tokens)} tokens written{finish}{speed}; " if found.completion_tokens else ""
+    measured = found.ttft_ms is not None
     return Step(
         title=END_TITLES.get(found.state, found.state),
         detail=f"{written}{_status(found)}",
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
+        took=milliseconds(rest_ms) if measured else "",
         tone="bad" if is_error(found.state, found.http_status) else "",
+        from_share=_share(found.ttft_ms or 0.0, found) if measured else None,
+        share=_share(rest_ms, found) if measured else None,
     )
 
 
@@ -175,3 +237,8 @@ def _charged(found: UsageRow) -> Step:
         at=found.finished_at,
         tone="warm" if saved else "",
     )
+
+
+def _share(ms: float, found: UsageRow) -> float | None:
+    """Return a time's part of the whole, 0 to 100; None where the whole was not measured."""
+    return min(100.0, ms / found.duration_ms * 100) if found.duration_ms > 0 else None
