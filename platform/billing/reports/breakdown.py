@@ -1,7 +1,7 @@
-"""Usage of a period by tenant, project, key, model, day or cost centre, from roll-ups; and by a tag.
+"""Usage of a period by tenant, project, key, member, model, day or cost centre, from roll-ups; by end user or tag.
 
-A tag may have any number of values, so roll-ups have none: usage by tag is read from single requests. The roll-ups say
-first how many there are: see ``billing.reports.tags``.
+Tags and end users may have any number of values, so roll-ups have none: usage by them is read from single requests. The
+roll-ups say first how many there are: see ``billing.reports.tags``.
 
 ``tenant_id`` and ``project_id`` as in ``billing.reports.usage``.
 """
@@ -24,8 +24,9 @@ from billing.reports import latency, savings, tags
 from billing.reports.usage import rollups_in, series_at, summed
 from tenants import cost_centres
 from tenants.ids import TenantId
+from tenants.models import ApiKey
 
-By = Literal["tenant", "project", "key", "model", "day", "cost_centre", "tag"]
+By = Literal["tenant", "project", "key", "member", "model", "day", "cost_centre", "end_user", "tag"]
 BY: tuple[str, ...] = get_args(By)
 _COLUMNS: Mapping[savings.By, latency.Column] = {
     "tenant": "tenant_id",
@@ -48,16 +49,17 @@ class LocalPeriod(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One tenant, project, key, model, day, cost centre or value of a tag, with its requests.
+    """One tenant, project, key, member, model, day, cost centre, end user or value of a tag, with its requests.
 
-    ``id`` is None for the last four, and for usage without a known key. ``name`` is empty for usage without a cost
-    centre or without the tag. Days are named as YYYY-MM-DD.
+    ``id`` is None but for tenants, projects and known keys. ``name`` is empty for usage without a cost centre, an end
+    user or the tag, and of keys that no person made. Days are named as YYYY-MM-DD. Members are named by the number of
+    their user, because a tenant's role reads no names of people: ``portal.reporting.member_names`` puts them in.
     """
 
     id: UUID | None
     name: str
     sums: Sums
-    #: None for a tag's value: roll-ups have no tags.
+    #: None for an end user and a tag's value: roll-ups have neither.
     latency: Latency | None
 
 
@@ -66,16 +68,18 @@ def grouped(
 ) -> tuple[Group, ...]:
     """Return each group with requests: days in order, others with the highest amount first.
 
-    ``tag``: the name of the tag to group by. Raises TooManyRequests for a tag.
+    ``tag``: the name of the tag to group by. Raises TooManyRequests for a tag and for end users.
     """
     match by:
-        case "tag":
-            values = tags.by_value(period, tenant_id, project_id, tag)
+        case "tag" | "end_user":
+            values = tags.by_value(period, tenant_id, project_id, tag if by == "tag" else None)
             return tuple(Group(id=None, name=name, sums=sums, latency=None) for name, sums in values)
         case "day":
             return _by_day(period, tenant_id, project_id)
         case "cost_centre":
             found = _by_cost_centre(period, tenant_id, project_id)
+        case "member":
+            found = _by_member(period, tenant_id, project_id)
         case "tenant" | "project" | "key" | "model":
             found = _by_column(period, tenant_id, project_id, by)
     return tuple(sorted(found, key=lambda each: (-each.sums.amount_pico, each.name, str(each.id))))
@@ -147,4 +151,22 @@ def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id:
     return tuple(
         Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
         for name, sums in by_centre.items()
+    )
+
+
+def _by_member(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
+    rows = rollups_in(period, tenant_id, project_id).values("key_id").annotate(**TOTALS).order_by()
+    found = {row["key_id"]: sums for row in rows if (sums := sums_of(row)).requests}
+    makers = dict(ApiKey.objects.filter(id__in=found, created_by__isnull=False).values_list("id", "created_by_id"))
+    names = {key_id: str(makers.get(key_id, "")) for key_id in found}
+    summed: defaultdict[str, Sums] = defaultdict(Sums)
+    for key_id, sums in found.items():
+        summed[names[key_id]] += sums
+    histograms = _merged(
+        (names.get(key_id, ""), histogram)
+        for key_id, histogram in latency.by_column(period, tenant_id, project_id, "key_id").items()
+    )
+    return tuple(
+        Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
+        for name, sums in summed.items()
     )

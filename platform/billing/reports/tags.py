@@ -1,4 +1,4 @@
-"""Usage by the values of one of the caller's tags, from single requests."""
+"""Usage by the values of one of the caller's tags, or by its end users, from single requests."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ OTHERS = "(other values)"
 
 
 def by_value(
-    period: Period, tenant_id: TenantId | None, project_id: UUID | None, tag: str
+    period: Period, tenant_id: TenantId | None, project_id: UUID | None, tag: str | None
 ) -> tuple[tuple[str, Sums], ...]:
     """Return the sums for each value of a tag, highest amount first; empty for requests without the tag.
 
-    Raises TooManyRequests.
+    ``tag`` None: for each end user. Raises TooManyRequests.
     """
     known = totals(period, tenant_id, project_id)
     if (requests := known.requests + known.refused_requests) > MOST_REQUESTS:
         raise TooManyRequests(requests, MOST_REQUESTS)
-    found = Func(F("tags"), Value(tag), function="jsonb_extract_path_text", output_field=TextField())
-    value = Coalesce(found, Value(""), output_field=TextField())
+    value: Combinable = Cast(F("end_user"), TextField())
+    if tag is not None:
+        found = Func(F("tags"), Value(tag), function="jsonb_extract_path_text", output_field=TextField())
+        value = Coalesce(found, Value(""), output_field=TextField())
     rows = records_in(period, tenant_id, project_id)
     groups = rows.annotate(value=value).values("value").annotate(**_AGGREGATES).order_by("-amount_pico", "value")
     listed = [(row["value"], sums_of(_plain(row))) for row in groups[: MOST_VALUES + 1]]

@@ -25,6 +25,14 @@ def basis_points(rate: int) -> str:
     return f"{rate / 100:.2f}".rstrip("0").rstrip(".") + " %"
 
 
+def per_second(value: float, seconds: float) -> str:
+    """Write how many there are in a second, with three digits; an en dash for no time."""
+    if seconds <= 0:
+        return NOTHING
+    rate = value / seconds
+    return compact(rate) if rate >= 100 else f"{rate:.3g}"
+
+
 def percent(share: float | None) -> str:
     """Write a share of 0 to 1 as a percentage; an en dash for None."""
     return NOTHING if share is None else f"{share * 100:.1f} %"

@@ -1,9 +1,11 @@
-"""Usage by project, key, model, day, cost centre or a tag, for one tenant and for all."""
+"""Usage by project, key, member, model, day, cost centre, end user or a tag, for one tenant and for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -15,11 +17,13 @@ from billing.errors import TooManyRequests
 from billing.ledger.rollups import Sums
 from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
+from billing.reports.tags import OTHERS
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
+from portal.reporting import member_names, periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
@@ -29,9 +33,11 @@ TITLES: dict[By, str] = {
     "tenant": "Tenant",
     "project": "Project",
     "key": "Key",
+    "member": "Member",
     "model": "Model",
     "day": "Day",
     "cost_centre": "Cost centre",
+    "end_user": "End user",
     "tag": "Tag",
 }
 #: The tag whose values are shown unless another is chosen.
@@ -39,6 +45,8 @@ DEFAULT_TAG = "app"
 #: What usage without a name is called.
 UNNAMED: dict[By, str] = {
     "key": "earlier requests without a key",
+    "member": "keys that no person made",
+    "end_user": "no end user named",
     "cost_centre": "no cost centre",
     "tag": "without this tag",
 }
@@ -57,8 +65,9 @@ class Choice:
 @operator_page
 def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the usage of all tenants."""
-    context = _context(request, None, PLATFORM_CURRENCY, BY, reverse("portal:usage-by-csv"))
-    return show(request, principal, "portal/breakdown.html", context, active="overview")
+    context = _context(request, _Place(None, PLATFORM_CURRENCY, BY, reverse("portal:requests")))
+    context["csv_url"] = f"{reverse('portal:usage-by-csv')}?{context['csv_query']}"
+    return show(request, principal, "portal/breakdown.html", context, active="usage")
 
 
 @require_GET
@@ -66,10 +75,10 @@ def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's usage."""
     tenant = tenant_for(principal, slug)
-    csv = reverse("portal:tenant-usage-by-csv", args=[slug])
-    with as_tenant(TenantId(tenant.id)):
-        context = _context(request, TenantId(tenant.id), tenant.currency, BY[1:], csv)
-    return show(request, principal, "portal/breakdown.html", context, active="home", tenant=tenant)
+    requests = reverse("portal:tenant-requests", args=[slug])
+    context = _context(request, _Place(TenantId(tenant.id), tenant.currency, BY[1:], requests))
+    context["csv_url"] = f"{reverse('portal:tenant-usage-by-csv', args=[slug])}?{context['csv_query']}"
+    return show(request, principal, "portal/breakdown.html", context, active="tenant-usage", tenant=tenant)
 
 
 @require_GET
@@ -84,53 +93,95 @@ def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpRespo
 def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's usage, grouped by the parameter ``by``."""
     tenant = tenant_for(principal, slug)
-    with as_tenant(TenantId(tenant.id)):
-        return _csv(request, TenantId(tenant.id), f"usage-{slug}", BY[1:])
+    return _csv(request, TenantId(tenant.id), f"usage-{slug}", BY[1:])
 
 
-def _context(
-    request: HttpRequest, tenant_id: TenantId | None, currency: str, allowed: Sequence[str], csv_url: str
-) -> dict[str, Any]:
-    period, by, tag = period_of(request, default="30d"), _chosen(request, allowed), _tag(request)
-    total = usage.totals(period, tenant_id)
-    groups = _grouped(request, period, tenant_id, by, tag)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Whose usage a page shows: the tenant (None: all), its currency, the ways to group it, its list of requests."""
+
+    tenant_id: TenantId | None
+    currency: str
+    allowed: Sequence[str]
+    requests: str
+
+
+def _context(request: HttpRequest, place: _Place) -> dict[str, Any]:
+    period, by, tag = period_of(request, default="30d"), _chosen(request, place.allowed), _tag(request)
+    with _read_as(place.tenant_id):
+        total = usage.totals(period, place.tenant_id)
+        groups = _grouped(request, period, place.tenant_id, by, tag)
+    links = _Links(requests=place.requests, period=period, by=by, tag=tag)
     return {
         "period": period,
         "periods": presets(request),
-        "currency": currency,
+        "currency": place.currency,
         "by": by,
         "tag": tag,
         "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "by") if name in request.GET],
         "title": TITLES[by],
-        "has_latency": by != "tag",
+        "has_latency": by not in {"tag", "end_user"},
         "choices": [
             Choice(by=cast(By, each), label=TITLES[cast(By, each)], query=with_query(request, by=each))
-            for each in allowed
+            for each in place.allowed
         ],
-        "rows": [_row(group, by, total, period) for group in groups],
-        "csv_url": f"{csv_url}?{period.query}&{urlencode({'by': by, 'tag': tag} if by == 'tag' else {'by': by})}",
+        "rows": [_row(group, total, links) for group in member_names.named(groups, by)],
+        "csv_query": f"{period.query}&{urlencode({'by': by, 'tag': tag} if by == 'tag' else {'by': by})}",
     }
 
 
-def _row(group: Group, by: By, total: Sums, period: Period) -> UsageRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    """The addresses that rows lead to: the requests of a group, or one tenant's usage."""
+
+    requests: str
+    period: Period
+    by: By
+    tag: str
+
+    def of(self, group: Group) -> str:
+        """Return the address for a group; empty for one whose requests cannot be listed."""
+        if self.by == "tenant":
+            return f"{reverse('portal:tenant-usage', args=[group.name])}?{self.period.query}" if group.name else ""
+        if self.by == "day":
+            begin = datetime.fromisoformat(group.name).replace(tzinfo=self.period.zone)
+            end = (begin.replace(tzinfo=None) + periods.DAY).replace(tzinfo=self.period.zone)
+            return f"{self.requests}?{replace(self.period, start=begin, end=end, preset=None).query}"
+        value = {
+            "project": str(group.id or ""),
+            "key": str(group.id or ""),
+            "cost_centre": "",
+            "tag": f"{self.tag}={group.name}" if group.name and group.name != OTHERS else "",
+            "end_user": group.name if group.name != OTHERS else "",
+        }.get(self.by, group.name)
+        return f"{self.requests}?{self.period.query}&{urlencode([(self.by, value)])}" if value else ""
+
+
+def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
     return UsageRow(
-        name=group.name or UNNAMED.get(by, ""),
+        name=group.name or UNNAMED.get(links.by, ""),
         sums=group.sums,
         latency=group.latency,
         share=group.sums.requests / total.requests if total.requests else 0.0,
-        link=f"{reverse('portal:tenant-usage', args=[group.name])}?{period.query}" if by == "tenant" else "",
+        link=links.of(group),
     )
 
 
 def _csv(request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: Sequence[str]) -> StreamingHttpResponse:
     period, by = period_of(request, default="30d"), _chosen(request, allowed)
-    groups = _grouped(request, period, tenant_id, by, _tag(request))
-    rows = list(csv_rows(by, usage.totals(period, tenant_id), latency.total(period, tenant_id), groups))
+    with _read_as(tenant_id):
+        groups = _grouped(request, period, tenant_id, by, _tag(request))
+        total, times = usage.totals(period, tenant_id), latency.total(period, tenant_id)
+    rows = list(csv_rows(by, total, times, member_names.named(groups, by)))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
 
 
+def _read_as(tenant_id: TenantId | None) -> AbstractContextManager[None]:
+    return nullcontext() if tenant_id is None else as_tenant(tenant_id)
+
+
 def _grouped(request: HttpRequest, period: Period, tenant_id: TenantId | None, by: By, tag: str) -> tuple[Group, ...]:
-    """Return the groups. Raises BadQuery for a period with too many requests to read by tag."""
+    """Return the groups. Raises BadQuery for a period with too many requests to read by tag or end user."""
     try:
         return breakdown.grouped(period, tenant_id, by, tag=tag)
     except TooManyRequests as error:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.ledger.latency_buckets import Latency, Percentiles
+from billing.ledger.latency_buckets import latency as of_histogram
 from billing.ledger.rollups import Sums
-from billing.reports import usage
+from billing.reports import latency, usage
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.formats import csv_export
@@ -71,7 +74,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
             return redirect("portal:tenant", slug=own.slug)
         return show(request, principal, "portal/no_tenant.html", {}, active="")
     period = period_of(request)
-    context = _usage(period, None, PLATFORM_CURRENCY)
+    context = _usage(period, None, PLATFORM_CURRENCY, reverse("portal:requests"))
     total: Sums = context["total"]
     context |= {
         "by_tenant": _by_tenant(period, total),
@@ -81,12 +84,6 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
         "api_base": api_base(request),
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:usage-csv')}?{period.query}",
-        "tiles": stat_tiles.usage_tiles(
-            total,
-            context["before"],
-            currency=PLATFORM_CURRENCY,
-            requests_link=f"{reverse('portal:requests')}?{period.query}",
-        ),
     }
     return show(request, principal, "portal/overview.html", context, active="overview")
 
@@ -106,18 +103,13 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     tenant = tenant_for(principal, slug)
     period = period_of(request)
     with as_tenant(TenantId(tenant.id)):
-        context = _usage(period, TenantId(tenant.id), tenant.currency) | {"example_model": example_model()}
+        requests = reverse("portal:tenant-requests", args=[tenant.slug])
+        context = _usage(period, TenantId(tenant.id), tenant.currency, requests) | {"example_model": example_model()}
     context |= {
         "periods": presets(request),
         "api_base": api_base(request),
         "may_play": principal.may_play(tenant.id),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
-        "tiles": stat_tiles.usage_tiles(
-            context["total"],
-            context["before"],
-            currency=tenant.currency,
-            requests_link=f"{reverse('portal:tenant-requests', args=[tenant.slug])}?{period.query}",
-        ),
     }
     return show(request, principal, "portal/tenant.html", context, active="home", tenant=tenant)
 
@@ -141,19 +133,49 @@ def home_csv(request: HttpRequest, principal: Principal, slug: str) -> Streaming
     return _csv(request, f"usage-{tenant.slug}", points)
 
 
-def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
-    """Return what both pages show, in a few queries for any period."""
-    total = usage.totals(period, tenant_id)
+def _usage(period: Period, tenant_id: TenantId | None, currency: str, requests: str) -> dict[str, Any]:
+    """Return what both pages show, in eight queries for any period. ``requests`` is the address of their list."""
+    total, before = usage.totals(period, tenant_id), usage.totals(period.previous, tenant_id)
+    elapsed = min(period.end, timezone.now()) - period.start
+    speeds = (
+        stat_tiles.Speed(sums=total, latency=latency.total(period, tenant_id), seconds=elapsed.total_seconds()),
+        stat_tiles.Speed(
+            sums=before,
+            latency=latency.total(period.previous, tenant_id),
+            seconds=(period.previous.end - period.previous.start).total_seconds(),
+        ),
+    )
     return {
         "period": period,
         "currency": currency,
         "total": total,
-        "before": usage.totals(period.previous, tenant_id),
-        "charts": charts.usage_charts(points_of(period, tenant_id, total), total, period, currency)
-        if total.requests
-        else (),
-        "by_model": [_row(each.model_name, each.sums, total) for each in usage.by_model(period, tenant_id)],
+        "charts": _charts(period, tenant_id, total, currency, requests) if total.requests else (),
+        "by_model": [
+            _row(each.model_name, each.sums, total, _of_model(requests, period, each.model_name))
+            for each in usage.by_model(period, tenant_id)
+        ],
+        "tiles": (
+            *stat_tiles.usage_tiles(total, before, currency=currency, requests_link=f"{requests}?{period.query}"),
+            *(stat_tiles.speed_tiles(*speeds) if total.requests else ()),
+        ),
     }
+
+
+def _of_model(requests: str, period: Period, name: str) -> str:
+    return f"{requests}?{period.query}&{urlencode({'model': name})}" if name else ""
+
+
+def _charts(
+    period: Period, tenant_id: TenantId | None, total: Sums, currency: str, requests: str
+) -> tuple[charts.Chart, ...]:
+    points = points_of(period, tenant_id, total)
+    steps = points if len(points) == len(period.moments) else usage.series_at(period, tenant_id, period.moments)
+    times = latency.by_moment(period, tenant_id, None, period.moments)
+    latencies = {moment: of_histogram(histogram) for moment, histogram in times.items()}
+    return (
+        *charts.usage_charts(points, total, period, currency, requests),
+        *charts.speed_charts(steps, latencies, total, period),
+    )
 
 
 def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:

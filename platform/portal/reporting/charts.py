@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
+from billing.ledger.latency_buckets import Latency
 from billing.ledger.rollups import Sums
 from billing.reports.usage import Point
 from portal.formats import money
-from portal.formats.numbers import count, milliseconds, percent
+from portal.formats.numbers import count, milliseconds, per_second, percent
 from portal.reporting.periods import Period
-from portal.reporting.stat_tiles import answered_without_engine, prediction_hit_rate, prefix_hit_rate
+from portal.reporting.stat_tiles import answered_without_engine, prediction_hit_rate, prefix_hit_rate, tokens_in
 
-Unit = Literal["count", "percent", "money", "seconds"]
+Unit = Literal["count", "percent", "money", "seconds", "rate"]
 Tone = Literal["ember", "soft", "grey", "faint", "bad"]
 
 
@@ -37,12 +38,14 @@ class Chart:
 
     key: str
     title: str
-    kind: Literal["stack", "area"]
+    kind: Literal["stack", "area", "lines"]
     unit: Unit
     series: tuple[Series, ...]
     times: tuple[datetime, ...]
     period: Period
     sign: str = "$"
+    #: The list of the requests that it is made of, without a period; empty: there is none.
+    requests: str = ""
 
     @property
     def script_id(self) -> str:
@@ -60,21 +63,33 @@ class Chart:
             "from": int(min(self.period.start, *self.times[:1]).timestamp()),
             "to": int(self.period.end.timestamp()),
             "step": int(self.period.step.total_seconds()),
+            "requests": self.requests,
             "series": [
                 {"label": one.label, "tone": one.tone, "values": one.values, "total": one.total} for one in self.series
             ],
         }
 
     @property
-    def rows(self) -> list[tuple[datetime, tuple[str, ...]]]:
-        """The rows of the table below the chart, newest first."""
+    def rows(self) -> list[tuple[datetime, tuple[str, ...], str]]:
+        """The rows of the table below the chart, newest first: when, cells, and the address of its requests."""
         columns = zip(*(one.cells for one in self.series), strict=True)
-        return list(zip(self.times, columns, strict=True))[::-1]
+        return list(zip(self.times, columns, map(self._link, range(len(self.times))), strict=True))[::-1]
+
+    def _link(self, number: int) -> str:
+        if not self.requests:
+            return ""
+        end = self.times[number + 1] if number + 1 < len(self.times) else self.period.end
+        return f"{self.requests}?{replace(self.period, start=self.times[number], end=end, preset=None).query}"
 
 
-def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
-    """Return the charts of usage. ``points`` cover the whole period, one for each step, oldest first."""
-    chart = partial(Chart, times=_times(points), period=period)
+def usage_charts(
+    points: Sequence[Point], total: Sums, period: Period, currency: str, requests: str = ""
+) -> tuple[Chart, ...]:
+    """Return the charts of usage. ``points`` cover the whole period, one for each step, oldest first.
+
+    ``requests`` is the address of the list of the requests that they sum.
+    """
+    chart = partial(Chart, times=_times(points), period=period, requests=requests)
     sign = money.sign_of(currency)
     counts = _count_series(points, total)
     amounts = _money_series(points, total, currency)
@@ -114,6 +129,79 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
                 counts("Completion", "ember", lambda sums: sums.completion_tokens),
             ),
         ),
+    )
+
+
+def speed_charts(
+    points: Sequence[Point], latencies: Mapping[datetime, Latency], total: Sums, period: Period
+) -> tuple[Chart, ...]:
+    """Return the charts of throughput and of the time to the first token. ``points`` are those of ``period.moments``.
+
+    ``latencies`` are by moment; one without requests is a gap.
+    """
+    chart = partial(Chart, times=_times(points), period=period, kind="lines")
+    lengths = [_seconds(points, number, period) for number in range(len(points))]
+    whole = sum(lengths)
+    return (
+        chart(
+            key="throughput",
+            title="Tokens per second",
+            unit="rate",
+            series=(
+                _per_second("Prompt", "grey", tokens_in, points, lengths, per_second(tokens_in(total), whole)),
+                _per_second(
+                    "Completion",
+                    "ember",
+                    lambda sums: sums.completion_tokens,
+                    points,
+                    lengths,
+                    per_second(total.completion_tokens, whole),
+                ),
+            ),
+        ),
+        chart(
+            key="ttft",
+            title="Time to the first token",
+            unit="seconds",
+            series=tuple(
+                _percentile(name, tone, [latencies.get(point.starts_at) for point in points])
+                for name, tone in _PERCENTILES
+            ),
+        ),
+    )
+
+
+#: Percentiles, the highest first, so that its line is drawn below the others.
+_PERCENTILES: tuple[tuple[str, Tone], ...] = (("p99", "faint"), ("p95", "soft"), ("p50", "ember"))
+
+
+def _seconds(points: Sequence[Point], number: int, period: Period) -> float:
+    """Return how long a step of a chart lasts; the last ends with the period."""
+    end = points[number + 1].starts_at if number + 1 < len(points) else period.end
+    return (end - points[number].starts_at).total_seconds()
+
+
+def _per_second(
+    label: str,
+    tone: Tone,
+    of: Callable[[Sums], int],
+    points: Sequence[Point],
+    lengths: Sequence[float],
+    total: str,
+) -> Series:
+    rates = [of(point.sums) / seconds for point, seconds in zip(points, lengths, strict=True)]
+    cells = tuple(per_second(of(point.sums), seconds) for point, seconds in zip(points, lengths, strict=True))
+    return Series(label=label, tone=tone, values=tuple(rates), total=total, cells=cells)
+
+
+def _percentile(name: str, tone: Tone, latencies: Sequence[Latency | None]) -> Series:
+    times = [None if each is None else getattr(each.ttft, f"{name}_ms") for each in latencies]
+    return Series(
+        label=name,
+        tone=tone,
+        values=tuple(None if ms is None else ms / 1000 for ms in times),
+        total="",
+        cells=tuple(map(milliseconds, times)),
     )
 
 

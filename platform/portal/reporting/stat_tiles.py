@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.rollups import Sums
 from portal.formats import money
-from portal.formats.numbers import compact, count, milliseconds, percent
+from portal.formats.numbers import compact, count, milliseconds, per_second, percent
 
 #: What each number means, shown when the pointer is over its label.
 MEANINGS = {
@@ -21,6 +22,10 @@ MEANINGS = {
     "billed": "What these requests cost, each at the price valid when it was admitted.",
     "saved-prediction": "What hits and coalesced requests would have cost from an engine, less what they did cost.",
     "saved-prefix": "What cached prompt tokens would have cost uncached, less what they did cost.",
+    "request-rate": "Admitted requests per second, on average over the period so far.",
+    "token-rate": "Prompt tokens sent to engines, cached ones included, and completion tokens that they generated.",
+    "ttft": "From a request's arrival to its first token: half took at most p50, 95 and 99 % at most p95 and p99.",
+    "tpot": "Time per output token of streams after the first: half took at most p50, 95 and 99 % at most p95, p99.",
     "hits": "Requests answered from the prediction cache.",
     "coalesced": "Requests that shared the answer of a running identical request.",
     "bypassed": "Requests that were not looked up in the prediction cache. The reasons are listed below.",
@@ -111,6 +116,55 @@ def usage_tiles(now: Sums, before: Sums, *, currency: str, requests_link: str) -
     )
 
 
+def speed_tiles(now: Speed, before: Speed) -> tuple[StatTile, ...]:
+    """Return the tiles of throughput and latency, compared with the previous period."""
+    return (
+        StatTile(
+            key="request-rate",
+            label="Requests per second",
+            value=per_second(now.sums.requests, now.seconds),
+            comparison=_rate_change(now, before, lambda sums: sums.requests),
+        ),
+        StatTile(
+            key="token-rate",
+            label="Tokens per second",
+            value=per_second(tokens_in(now.sums), now.seconds),
+            unit=f"in · {per_second(now.sums.completion_tokens, now.seconds)} out",
+            comparison=_rate_change(now, before, lambda sums: tokens_in(sums) + sums.completion_tokens),
+        ),
+        _latency_tile("ttft", "Time to the first token", now.latency.ttft, before.latency.ttft),
+        _latency_tile("tpot", "Time per output token", now.latency.tpot, before.latency.tpot),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What a period of so many seconds did, and how fast."""
+
+    sums: Sums
+    latency: Latency
+    seconds: float
+
+
+def _rate_change(now: Speed, before: Speed, of: Callable[[Sums], int]) -> str:
+    """Return the change of a rate: the periods may differ in length, because this one may not be over."""
+    if now.seconds <= 0 or before.seconds <= 0:
+        return ""
+    return _change(of(now.sums) / now.seconds, of(before.sums) / before.seconds)
+
+
+def _latency_tile(key: str, label: str, now: Percentiles, before: Percentiles) -> StatTile:
+    return StatTile(
+        key=key,
+        label=label,
+        value=milliseconds(now.p50_ms),
+        unit=f"p50 · p95 {milliseconds(now.p95_ms)} · p99 {milliseconds(now.p99_ms)}" if now.requests else "",
+        comparison=_change(now.p50_ms or 0, before.p50_ms or 0) if now.requests else "",
+        exact=f"of {count(now.requests)} requests; to within 4.9 %" if now.requests else "",
+        wide=True,
+    )
+
+
 def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, ...]:
     """Return the tiles of what both caches saved in a period, compared with the previous period."""
     return (
@@ -168,7 +222,7 @@ def _money_tile(key: str, label: str, now: int, before: int, currency: str, tone
     )
 
 
-def _change(now: int, before: int) -> str:
+def _change(now: float, before: float) -> str:
     """Return the change against the previous period; empty where that was zero."""
     if not before:
         return ""

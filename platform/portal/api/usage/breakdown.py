@@ -1,8 +1,8 @@
-"""``/api/v1/usage/breakdown``: the sums of a period by tenant, project, key, model, day, cost centre or a tag."""
+"""``/api/v1/usage/breakdown``: the sums of a period in groups: by tenant, project, key, member, model and so on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from django.http import HttpResponseBase
@@ -15,33 +15,17 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from billing.errors import TooManyRequests
-from billing.ledger.latency_buckets import Latency, Percentiles
+from billing.ledger.latency_buckets import Latency
 from billing.ledger.rollups import Sums
 from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
-from portal.api.usage.usage import TENANT_PARAMETER, SumsSerializer, read_as, tenant_of
+from portal.api.usage.usage import TENANT_PARAMETER, LatencySerializer, SumsSerializer, read_as, tenant_of
 from portal.formats import csv_export, query_params
-from portal.reporting import periods
+from portal.reporting import member_names, periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
-
-
-class PercentilesSerializer(serializers.Serializer[Percentiles]):
-    """Percentiles in milliseconds, at most 4.9 % off. null: no request with such a time."""
-
-    requests = serializers.IntegerField(read_only=True)
-    p50_ms = serializers.FloatField(read_only=True, allow_null=True)
-    p95_ms = serializers.FloatField(read_only=True, allow_null=True)
-    p99_ms = serializers.FloatField(read_only=True, allow_null=True)
-
-
-class LatencySerializer(serializers.Serializer[Latency]):
-    """Time to the first token, and time per token after it."""
-
-    ttft = PercentilesSerializer(read_only=True)
-    tpot = PercentilesSerializer(read_only=True)
 
 
 class UsageGroupSerializer(serializers.Serializer[Group]):
@@ -51,10 +35,12 @@ class UsageGroupSerializer(serializers.Serializer[Group]):
         read_only=True, allow_null=True, help_text="null for a model, a day, a cost centre, a tag or an unknown key."
     )
     name = serializers.CharField(
-        read_only=True, help_text="Days as YYYY-MM-DD; empty: usage without a cost centre or without the tag."
+        read_only=True,
+        help_text="Days as YYYY-MM-DD; empty: usage without a cost centre, an end user or the tag, or of keys that no "
+        "person made.",
     )
     sums = SumsSerializer(read_only=True)
-    latency = LatencySerializer(read_only=True, allow_null=True, help_text="null for a tag.")
+    latency = LatencySerializer(read_only=True, allow_null=True, help_text="null for an end user and for a tag.")
 
 
 class BreakdownSerializer(serializers.Serializer[Any]):
@@ -114,6 +100,7 @@ class BreakdownView(APIView):
             found = read_as(tenant_id, read)
         except TooManyRequests as error:
             raise ValidationError({"period": str(error)}) from None
+        found = replace(found, groups=member_names.named(found.groups, by))
         if wants_csv(request):
             rows = csv_rows(by, found.total, found.latency, found.groups)
             return csv_export.attachment(request._request, f"usage-by-{by}", CSV_HEADER, rows)

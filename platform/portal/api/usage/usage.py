@@ -17,10 +17,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.ledger.latency_buckets import Latency, Percentiles
+from billing.ledger.latency_buckets import latency as of_histogram
 from billing.ledger.rollups import Sums
 from billing.ledger.usage_rows import SHOWN_COLUMNS, Column, UsageRow
 from billing.models import UsageRecord
-from billing.reports import usage
+from billing.reports import latency, usage
 from billing.reports.usage import Filters
 from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.api import pagination
@@ -128,6 +130,22 @@ class SumsSerializer(serializers.Serializer[Sums]):
         }
 
 
+class PercentilesSerializer(serializers.Serializer[Percentiles]):
+    """Percentiles in milliseconds, at most 4.9 % off. null: no request with such a time."""
+
+    requests = serializers.IntegerField(read_only=True)
+    p50_ms = serializers.FloatField(read_only=True, allow_null=True)
+    p95_ms = serializers.FloatField(read_only=True, allow_null=True)
+    p99_ms = serializers.FloatField(read_only=True, allow_null=True)
+
+
+class LatencySerializer(serializers.Serializer[Latency]):
+    """Time to the first token, and time per token after it."""
+
+    ttft = PercentilesSerializer(read_only=True)
+    tpot = PercentilesSerializer(read_only=True)
+
+
 class TenantSumsSerializer(serializers.Serializer[usage.TenantSums]):
     """One tenant's totals."""
 
@@ -148,15 +166,17 @@ class TotalsSerializer(serializers.Serializer[Any]):
     start = serializers.DateTimeField(read_only=True)
     end = serializers.DateTimeField(read_only=True)
     total = SumsSerializer(read_only=True)
+    latency = LatencySerializer(read_only=True)
     by_model = ModelSumsSerializer(many=True, read_only=True)
     by_tenant = TenantSumsSerializer(many=True, read_only=True)
 
 
-class PointSerializer(serializers.Serializer[usage.Point]):
+class PointSerializer(serializers.Serializer[Any]):
     """One step."""
 
     starts_at = serializers.DateTimeField(read_only=True)
     sums = SumsSerializer(read_only=True)
+    latency = LatencySerializer(read_only=True)
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
@@ -231,6 +251,7 @@ class TotalsView(APIView):
                 "start": period.start,
                 "end": period.end,
                 "total": usage.totals(period, tenant_id, project_id),
+                "latency": latency.total(period, tenant_id, project_id),
                 "by_model": usage.by_model(period, tenant_id, project_id),
                 "by_tenant": usage.by_tenant(period) if tenant_id is None else (),
             }
@@ -255,10 +276,23 @@ class SeriesView(APIView):
         tenant_id, project_id = tenant_of(request), principal_of(request).project_id
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
-        if period.preset and "step" not in request.query_params:
-            points = read_as(tenant_id, lambda: usage.series_at(period, tenant_id, period.moments, project_id))
-        else:
-            points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step, project_id))
+
+        def read() -> list[dict[str, Any]]:
+            if period.preset and "step" not in request.query_params:
+                points = usage.series_at(period, tenant_id, period.moments, project_id)
+            else:
+                points = usage.series(period, tenant_id, step, project_id)
+            times = latency.by_moment(period, tenant_id, project_id, [point.starts_at for point in points])
+            return [
+                {
+                    "starts_at": point.starts_at,
+                    "sums": point.sums,
+                    "latency": of_histogram(times.get(point.starts_at, {})),
+                }
+                for point in points
+            ]
+
+        points = read_as(tenant_id, read)
         document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
         return Response(SeriesSerializer(document).data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, get_args
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from portal.formats import query_params
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
+from tenants.keys import keys
 from tenants.models import ApiKey, Project, User
 
 STATES = tuple(UsageRecord.State.values)
@@ -99,27 +101,31 @@ def _projects(query: Mapping[str, str], tenant_id: TenantId | None) -> Sequence[
         return None
     if (identity := _id(text)) is not None:
         return (identity,)
-    found = _ids(Project.objects.filter(Q(slug=text) | Q(name=text)), tenant_id)
+    with nullcontext() if tenant_id is None else as_tenant(tenant_id):
+        found = _ids(Project.objects.filter(Q(slug=text) | Q(name=text)), tenant_id)
     if not found:
         raise BadQuery("project", text, "the slug or the id of a project")
     return found
 
 
 def _keys(query: Mapping[str, str], tenant_id: TenantId | None) -> Sequence[UUID] | None:
-    """Return the keys with this id, visible beginning or name, and made by this member. Raises BadQuery."""
+    """Return the keys with this id, visible beginning or name, and those that they replaced; or a member's.
+
+    Raises BadQuery.
+    """
     text, member = query_params.text(query, "key"), query_params.text(query, "member")
     if text is None and member is None:
         return None
-    rows = ApiKey.objects.all()
+    rows, identity = ApiKey.objects.all(), None if text is None else _id(text)
     if text is not None:
-        identity = _id(text)
-        if identity is not None and member is None:
-            return (identity,)
         rows = rows.filter(_named(text) if identity is None else Q(id=identity))
     if member is not None:
         rows = rows.filter(created_by_id__in=list(User.objects.filter(username=member).values_list("id", flat=True)))
-    found = _ids(rows, tenant_id)
-    if not found and text is not None:
+    with nullcontext() if tenant_id is None else as_tenant(tenant_id):
+        found = _ids(rows, tenant_id)
+        if text is not None and member is None:
+            found = tuple(set().union(*keys.lineages(found).values()))
+    if not found and text is not None and identity is None:
         raise BadQuery("key", text, "the name, the visible beginning (hk_…) or the id of a key")
     return found
 
@@ -131,10 +137,8 @@ def _named(text: str) -> Q:
 
 
 def _ids(rows: QuerySet[Any], tenant_id: TenantId | None) -> tuple[UUID, ...]:
-    if tenant_id is None:
-        return tuple(rows.values_list("id", flat=True)[:MOST_KEYS])
-    with as_tenant(tenant_id):
-        return tuple(rows.filter(tenant_id=tenant_id).values_list("id", flat=True)[:MOST_KEYS])
+    own = rows if tenant_id is None else rows.filter(tenant_id=tenant_id)
+    return tuple(own.values_list("id", flat=True)[:MOST_KEYS])
 
 
 def _id(text: str) -> UUID | None:

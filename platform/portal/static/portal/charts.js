@@ -34,6 +34,7 @@
     if (spec.unit === "percent") return `${value.toFixed(1)} %`;
     if (spec.unit === "money") return dollars(value, spec.sign);
     if (spec.unit === "seconds") return duration(value);
+    if (spec.unit === "rate") return Number(value.toPrecision(3)).toLocaleString();
     return value.toLocaleString();
   }
 
@@ -72,9 +73,10 @@
   function seriesOptions(spec, series, maxBarWidth) {
     const colour = css(TONES[series.tone]);
     const base = { label: series.label, stroke: colour, points: { show: false } };
-    if (spec.kind === "area") {
+    if (spec.kind !== "stack") {
       const points = { show: true, size: 7, fill: colour, filter: () => isolated(series.values) };
-      return { ...base, points, width: 1.5, fill: `color-mix(in srgb, ${colour} 16%, transparent)`, spanGaps: false };
+      const fill = spec.kind === "area" ? `color-mix(in srgb, ${colour} 16%, transparent)` : undefined;
+      return { ...base, points, width: 1.5, fill, spanGaps: false };
     }
     return { ...base, width: 0, fill: colour, paths: uPlot.paths.bars({ size: [0.78, maxBarWidth], align: 1 }) };
   }
@@ -108,6 +110,23 @@
     location.search = query.toString();
   }
 
+  // A click on a step leads to its requests. The table below the chart has the same links for the keyboard.
+  function leadToRequests(plot, spec) {
+    if (!spec.requests) return;
+    plot.over.classList.add("leads");
+    let pressedAt = 0;
+    plot.over.addEventListener("mousedown", (event) => { pressedAt = event.clientX; });
+    plot.over.addEventListener("click", (event) => {
+      const index = plot.cursor.idx;
+      if (index === null || index === undefined || Math.abs(event.clientX - pressedAt) >= 6) return;
+      const query = new URLSearchParams({
+        from: new Date(spec.times[index] * 1000).toISOString(),
+        to: new Date((spec.times[index + 1] ?? spec.to) * 1000).toISOString(),
+      });
+      location.href = `${spec.requests}?${query}`;
+    });
+  }
+
   function axis(extra) {
     return {
       stroke: css("--ink-3"),
@@ -132,7 +151,7 @@
       height: element.clientHeight,
       padding: [8, 24, 0, 0], // on the right for half of the last label of the time axis
       legend: { show: false },
-      cursor: { y: false, points: { show: spec.kind === "area" }, drag: { x: true, y: false, setScale: false } },
+      cursor: { y: false, points: { show: spec.kind !== "stack" }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { range: [spec.from, spec.to] }, y: { range: scaleOf(spec) } },
       series: [{}, ...order.map((index) => seriesOptions(spec, spec.series[index], 28))],
       axes: [
@@ -164,7 +183,9 @@
     const element = panel.querySelector(".chart");
     const spec = JSON.parse(document.getElementById(panel.dataset.chart).textContent);
     const { data, order } = layers(spec);
-    charts.set(panel, new uPlot(options(panel, element, spec, order), data, element));
+    const plot = new uPlot(options(panel, element, spec, order), data, element);
+    charts.set(panel, plot);
+    leadToRequests(plot, spec);
     element.dataset.drawn = "true";
     legend(panel, spec, null);
   }
