@@ -77,7 +77,7 @@ UPDATE: Mapping[str, str] = {
         "engines_epoch, metrics"
     ),
     "workers_nodecertificate": "request",
-    "workers_slot": "index, memory_bytes, health, fault, reading, read_at",
+    "workers_slot": "index, memory_bytes, health, fault, quarantined_at, reading, read_at",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
     # cached_blocks is for agents of the version before, which go on while an upgrade runs.

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
@@ -30,6 +31,7 @@ from workers.agent.timeouts import Timeouts
 from workers.agent.wakeup import WakeEvent
 from workers.devices.bounded import BoundedDevices
 from workers.devices.provider import DeviceProvider
+from workers.engines import engine_log
 from workers.errors import NotFound, Superseded
 from workers.fleet.status import inventory
 from workers.fleet.status.inventory import Fleet
@@ -85,6 +87,14 @@ def engine_metrics(replica: str) -> bytes | None:
     return None if found is None else read_metrics(found.target, timeout_seconds=ENGINE_METRICS_SECONDS)
 
 
+def log_of(replica_id: UUID) -> str | None:
+    """Return the end of the log of a replica's engines; None if no agent of this process has one."""
+    for agent in tuple(_running):
+        if text := engine_log.tail(agent.logs / engine_log.name_of(replica_id)):
+            return text
+    return None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
     """Seconds since an agent's loop last began a round, and since a round last succeeded; None: not yet."""
@@ -130,6 +140,7 @@ class Agent:
         self.passed_at: float | None = None
         self.round_at: float | None = None
         self._data_dir = data_dir
+        self.logs = data_dir / "logs"
         self._sockets = sockets
         self._open_sink = open_sink
         self._timeouts = timeouts or Timeouts()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from celery.worker.control import control_command, inspect_command
 
@@ -54,6 +55,18 @@ def replicas(state: Any, **options: Any) -> dict[str, Any]:
 def placeholders(state: Any, **options: Any) -> dict[str, Any]:
     """List this node's placeholders: level, state, and how soon each can become which model."""
     return _listed("placeholders")
+
+
+@inspect_command(args=[("replica", str)], signature="REPLICA_ID")
+def engine_log(state: Any, replica: str = "", **options: Any) -> dict[str, Any]:
+    """Show the end of the log of a replica's engines, from this agent's machine."""
+    from workers.agent.agent import log_of
+
+    try:
+        text = log_of(UUID(replica))
+    except ValueError:
+        return {"error": f"{replica!r} is no id of a replica"}
+    return {"none": "this agent has no log of it"} if text is None else {"log": text}
 
 
 def _listed(what: str) -> dict[str, Any]:

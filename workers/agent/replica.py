@@ -19,7 +19,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from django.db.models.functions import Now
 
@@ -222,7 +222,7 @@ class ReplicaLifecycle:
         row, engine = now.row, now.engine
         if engine is not None and not self._kill(engine):
             return
-        gone = {"pid": None, "port": None, **IDLE}
+        gone: dict[str, Any] = {"pid": None, "port": None, **IDLE}
         terminated = engine is not None and engine.terminated_at is not None
         how = "its engine ended after SIGTERM" if terminated else "no process of it is left"
         if self._move(row, "stopped", how, **gone) and row.state == "draining":
@@ -333,18 +333,24 @@ class ReplicaLifecycle:
     def _back_off(self, row: ReplicaRow, reason: str) -> None:
         attempts = min(row.attempts + 1, MOST_ATTEMPTS)
         if row.state in UNPROVEN and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
-            self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)
+            text = f"{FAILED_STARTS} failed starts; the last: {reason}"
+            self._move(row, "failed", text, log_tail=self._log_tail(row), last_error=reason)
             return
         delay = backoff_seconds(self._timeouts, attempts, random.random())
         self._move(
             row,
             "backoff",
             f"{reason}; next start in {delay:.1f} s",
+            log_tail=self._log_tail(row),
             attempts=attempts,
             next_attempt_at=Now() + dt.timedelta(seconds=delay),
             last_error=reason,
             **IDLE,
         )
+
+    def _log_tail(self, row: ReplicaRow) -> str:
+        """Return the end of the log of an engine that failed; empty for a replica that had none in this attempt."""
+        return "" if row.state in NOT_STARTED else self._engine_processes.log_tail(row)
 
     def _kill(self, engine: Engine) -> bool:
         """Kill the engine's processes and forget it; False if one survives, to be tried again in the next round."""
@@ -360,9 +366,9 @@ class ReplicaLifecycle:
             engine.observed_at = now
             self._rows.observe(row, engine.load, engine.recent.times())
 
-    def _move(self, row: ReplicaRow, to: State, reason: str, **changes: object) -> bool:
+    def _move(self, row: ReplicaRow, to: State, reason: str, *, log_tail: str = "", **changes: object) -> bool:
         """Move the replica and start the next round at once; False when it has changed in the database."""
-        moved = self._rows.move(row, to, reason, **changes)
+        moved = self._rows.move(row, to, reason, log_tail=log_tail, **changes)
         if moved:
             log.info("replica %s: %s → %s: %s", row.replica_id, row.state, to, reason)
             self._wake_event.set()

@@ -159,6 +159,8 @@ class Slot(models.Model):
     memory_bytes = models.BigIntegerField(null=True, blank=True)
     health = models.CharField(max_length=16, choices=Health.choices, default=Health.OK)
     fault = models.CharField(max_length=500, blank=True, default="")
+    #: When its agent last took it out of use; None: never, or by an agent of an earlier version.
+    quarantined_at = models.DateTimeField(null=True, blank=True)
     #: What it did when the agent last read it, by the names of ``workers.devices.provider.Reading``, and when that was.
     reading = models.JSONField(default=dict, db_default={}, blank=True)
     read_at = models.DateTimeField(null=True, blank=True)

@@ -132,6 +132,8 @@ class ReplicaEvent(models.Model):
     from_state = models.CharField(max_length=16)
     to_state = models.CharField(max_length=16)
     reason = models.CharField(max_length=500, blank=True, default="")
+    #: The end of the engine's log where it failed; see ``workers.engines.engine_log``. Lists leave it unread.
+    log_tail = models.TextField(blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -200,6 +200,34 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+@fleet.command(short_help="Show the end of the log of a replica's engines.")
+@click.argument("replica")
+@click.option("--lines", default=200, show_default=True, type=click.IntRange(1, 1000), help="Number of lines.")
+def logs(replica: str, lines: int) -> None:
+    """Show the end of the log of a replica's engines, from whichever node.
+
+    Its node's agent reads it; if that does not answer, what was stored when an engine of it failed last. Prompts, token
+    ids and keys are left out. Exit status 1 if there is no log.
+
+    \b
+    Example:
+      celery -A hearth fleet logs 5d0c1f2e --lines 50
+    """
+    _set_up()
+    from workers.engines import engine_log
+    from workers.fleet import lookup
+    from workers.fleet.status import engine_logs
+
+    found = _guarded(lambda: engine_logs.read(lookup.replica(replica)))
+    if found.problem:
+        click.echo(f"celery fleet: {found.problem}", err=True)
+    if not found.text:
+        _fail(1, "there is no log")
+    if found.event_id is not None:
+        click.echo(f"celery fleet: stored when an engine failed, {found.at:%Y-%m-%dT%H:%M:%SZ}", err=True)
+    click.echo(engine_log.last_lines(found.text, lines))
+
+
 for _name, _text in LIST_HELP.items():
     _add_list(_name, _text)
 for _verb in VERBS.values():

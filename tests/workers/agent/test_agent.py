@@ -311,6 +311,8 @@ def test_an_engine_that_cannot_start_is_given_up_after_five_tries(fleet: Fleet, 
     delays = [float(r.split("next start in ")[1].split()[0]) for r in _reasons(row, "backoff")]
     assert all(0.08 * 2**n - 0.05 <= delay <= 0.12 * 2**n + 0.05 for n, delay in enumerate(delays))  # to 0.1 s
     assert "5 failed starts" in _reasons(row, "failed")[0]
+    tails = list(ReplicaEvent.objects.filter(replica=row, to_state__in=("backoff", "failed")).values_list("log_tail"))
+    assert len(tails) == 5 and all(text for (text,) in tails)
     assert records(data_dir) == []
 
 

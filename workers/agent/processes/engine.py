@@ -21,7 +21,7 @@ from workers.agent.processes.node_tls import NodeTls
 from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
-from workers.engines import start_parts, zygote_client
+from workers.engines import engine_log, start_parts, zygote_client
 from workers.engines.argument_check import refusal_in
 from workers.engines.choice import driver_for
 from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
@@ -146,6 +146,10 @@ class EngineProcesses:
     def last_log_line(self, row: ReplicaRow) -> str:
         """Return the last line in the replica's log, or an empty text."""
         return last_line(self.log_path(row))
+
+    def log_tail(self, row: ReplicaRow) -> str:
+        """Return the end of the replica's log, as people may read it."""
+        return engine_log.tail(self.log_path(row))
 
     def start_parts(self, row: ReplicaRow, record: EngineRecord) -> StartParts:
         """Return how long the parts of the engine's start took, as far as its log says."""

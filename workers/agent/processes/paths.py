@@ -15,6 +15,7 @@ from uuid import UUID
 from workers import log_files, processes
 from workers.agent.processes.engine_account import EngineAccount
 from workers.agent.processes.process_records import ProcessRecords, Record
+from workers.engines import engine_log
 
 #: In the environment of every process that an agent starts: the agent, and the fence at the start. So a process whose
 #: record is missing is found too.
@@ -65,7 +66,7 @@ class AgentPaths:
 
     def engine_log(self, replica_id: UUID) -> Path:
         """Return the log of a replica's engines."""
-        return self.logs / f"engine-{str(replica_id)[-8:]}.log"
+        return self.logs / engine_log.name_of(replica_id)
 
     def zygote_log(self, placeholder_id: UUID) -> Path:
         """Return the log of a placeholder's zygotes."""

@@ -184,7 +184,9 @@ class NodeRows:
                 facts = {"index": device.index, "memory_bytes": device.memory_bytes}
                 slot, _ = Slot.objects.update_or_create(node_id=self.node_id, device_uuid=device.uuid, defaults=facts)
                 if device.fault and slot.health == Slot.Health.OK:
-                    Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
+                    Slot.objects.filter(id=slot.id).update(
+                        health=Slot.Health.QUARANTINED, fault=device.fault, quarantined_at=Now()
+                    )
 
     def report_engines(self, versions: Sequence[str]) -> None:
         """Write the versions of engines that the node has. Raises Superseded."""
@@ -242,10 +244,11 @@ class NodeRows:
             for row in found
         ]
 
-    def move(self, row: ReplicaRow, to: State, reason: str, **changes: Any) -> bool:
+    def move(self, row: ReplicaRow, to: State, reason: str, *, log_tail: str = "", **changes: Any) -> bool:
         """Move the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
 
-        One transaction. False if the replica has changed since ``row`` was read. Raises Superseded.
+        ``log_tail`` is the end of a failed engine's log. One transaction. False if the replica has changed since
+        ``row`` was read. Raises Superseded.
         """
         with self.owning():
             changed = self._same(row).update(state=to, state_since=Now(), **changes)
@@ -253,7 +256,11 @@ class NodeRows:
                 if to in _WITHOUT_PROCESS:
                     boot_rows.end(row.replica_id, EngineBoot.End.KILLED)
                 ReplicaEvent.objects.create(
-                    replica_id=row.replica_id, from_state=row.state, to_state=to, reason=reason[:500]
+                    replica_id=row.replica_id,
+                    from_state=row.state,
+                    to_state=to,
+                    reason=reason[:500],
+                    log_tail=log_tail,
                 )
                 if to in {Replica.State.STOPPED, Replica.State.FAILED}:
                     slot_leases.release(replica_id=row.replica_id)
@@ -307,7 +314,7 @@ class NodeRows:
         with self.owning():
             return bool(
                 Slot.objects.filter(id=slot_id, node_id=self.node_id, health=Slot.Health.OK).update(
-                    health=Slot.Health.QUARANTINED, fault=fault[:500]
+                    health=Slot.Health.QUARANTINED, fault=fault[:500], quarantined_at=Now()
                 )
             )
 

@@ -66,7 +66,8 @@ def decision(row: ScaleDecision) -> Decision:
 
 def transitions(last: int) -> tuple[Transition, ...]:
     """Return the ``last`` transitions of all replicas."""
-    rows = ReplicaEvent.objects.select_related("replica__deployment", "replica__node").order_by("-id")[:last]
+    rows = ReplicaEvent.objects.select_related("replica__deployment", "replica__node").defer("log_tail").order_by("-id")
+    rows = rows[:last]
     return tuple(_transition(row, row.replica) for row in rows)
 
 
@@ -74,7 +75,7 @@ def transitions_of(replicas: Sequence[Replica], last: int) -> dict[UUID, list[Tr
     """Return the ``last`` transitions of each replica by its id (one query)."""
     by_id = {replica.id: replica for replica in replicas}
     newest = Window(RowNumber(), partition_by=F("replica_id"), order_by=F("id").desc())
-    rows = ReplicaEvent.objects.filter(replica__in=by_id).annotate(rank=newest).filter(rank__lte=last)
+    rows = ReplicaEvent.objects.filter(replica__in=by_id).defer("log_tail").annotate(rank=newest).filter(rank__lte=last)
     found: dict[UUID, list[Transition]] = defaultdict(list)
     for row in rows.order_by("replica_id", "-id"):
         found[row.replica_id].append(_transition(row, by_id[row.replica_id]))
