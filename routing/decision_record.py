@@ -22,14 +22,19 @@ def encode(decision: Decision) -> bytes:
     return _encoder.encode(decision)
 
 
+def every(items: Iterable[bytes]) -> list[Decision]:
+    """Return the decisions, in the order of the items; what another version of Hearth wrote differently is left out."""
+    found: list[Decision] = []
+    for each in items:
+        with suppress(msgspec.ValidationError):
+            found.append(_decoder.decode(each))
+    return found
+
+
 def of_request(items: Iterable[bytes], request_id: UUID) -> list[Decision]:
     """Return the decisions for a request, one for each attempt, the first first.
 
     What another version of Hearth wrote differently is left out.
     """
-    found: list[Decision] = []
-    for each in items:
-        if request_id.bytes in each:
-            with suppress(msgspec.ValidationError):
-                found.append(_decoder.decode(each))
+    found = every(each for each in items if request_id.bytes in each)
     return [each for each in reversed(found) if each.request_id == request_id]

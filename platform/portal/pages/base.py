@@ -155,6 +155,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
         return (
             Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
             Link(key="fleet", label="Fleet", icon="fleet", url=reverse("portal:fleet")),
+            Link(key="routing", label="Routing", icon="routing", url=reverse("portal:routing")),
             Link(key="requests", label="Requests", icon="requests", url=reverse("portal:requests")),
             Link(key="usage", label="Usage", icon="usage", url=reverse("portal:usage-by")),
             Link(key="savings", label="Savings", icon="savings", url=reverse("portal:all-savings")),

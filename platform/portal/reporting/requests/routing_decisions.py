@@ -44,17 +44,46 @@ class DecisionTable:
     rows: Sequence[Row]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stickiness:
+    """Of the decisions that gateways keep, the newest few thousand: those for a session that has a home."""
+
+    decisions: int
+    with_home: int
+    at_home: int
+
+    @property
+    def share(self) -> float | None:
+        """The share of requests of sessions that went to their session's home; None without any."""
+        return self.at_home / self.with_home if self.with_home else None
+
+
+def stickiness() -> Stickiness | None:
+    """Return how often sessions stayed; None if Redis is unavailable."""
+    items = _items()
+    if items is None:
+        return None
+    found = decision_record.every(items)
+    homes = [each for each in found if each.home is not None]
+    at_home = sum(each.home == each.replica_id for each in homes)
+    return Stickiness(decisions=len(found), with_home=len(homes), at_home=at_home)
+
+
 def of_request(request_id: UUID) -> tuple[DecisionTable, ...]:
     """Return the decisions, one for each attempt; none if they are not kept any more, or Redis is unavailable."""
+    return tuple(map(_table, decision_record.of_request(_items() or (), request_id)))
+
+
+def _items() -> list[bytes] | None:
+    """Return what gateways keep; None if Redis is unavailable."""
     with (
         suppress(RedisError),
         redis_address.client(
             settings.REDIS_CACHE_URL, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
         ) as redis,
     ):
-        items = cast("list[bytes]", redis.lrange(decision_record.KEY, 0, -1))
-        return tuple(map(_table, decision_record.of_request(items, request_id)))
-    return ()
+        return cast("list[bytes]", redis.lrange(decision_record.KEY, 0, -1))
+    return None
 
 
 def _table(found: Decision) -> DecisionTable:

@@ -145,7 +145,7 @@ def test_a_replica_without_a_log_says_so(warmth: Warmth, world: World, signed_in
 def test_only_operators_see_events_and_logs(
     warmth: Warmth, world: World, as_acme: APIClient, signed_in: SignIn
 ) -> None:
-    for path in (EVENTS, f"/portal/fleet/logs/{warmth.ready.id}/"):
+    for path in (EVENTS, f"/portal/fleet/logs/{warmth.ready.id}/", "/portal/routing/"):
         assert signed_in(world.acme.owner).get(path).status_code == 404
-    for path in (API, f"/api/v1/fleet/replicas/{warmth.ready.id}/log"):
+    for path in (API, f"/api/v1/fleet/replicas/{warmth.ready.id}/log", "/api/v1/fleet/routing-quality"):
         assert as_acme.get(path).status_code == 403
