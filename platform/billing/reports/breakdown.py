@@ -155,18 +155,18 @@ def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id:
 
 
 def _by_member(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    rows = rollups_in(period, tenant_id, project_id).values("key_id").annotate(**TOTALS).order_by()
-    found = {row["key_id"]: sums for row in rows if (sums := sums_of(row)).requests}
+    every = summed(rollups_in(period, tenant_id, project_id), "key_id")
+    found = {key_id: sums for key_id, sums in every.items() if sums.requests}
     makers = dict(ApiKey.objects.filter(id__in=found, created_by__isnull=False).values_list("id", "created_by_id"))
     names = {key_id: str(makers.get(key_id, "")) for key_id in found}
-    summed: defaultdict[str, Sums] = defaultdict(Sums)
+    by_member: defaultdict[str, Sums] = defaultdict(Sums)
     for key_id, sums in found.items():
-        summed[names[key_id]] += sums
+        by_member[names[key_id]] += sums
     histograms = _merged(
         (names.get(key_id, ""), histogram)
         for key_id, histogram in latency.by_column(period, tenant_id, project_id, "key_id").items()
     )
     return tuple(
         Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
-        for name, sums in summed.items()
+        for name, sums in by_member.items()
     )

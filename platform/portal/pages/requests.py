@@ -15,6 +15,7 @@ from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
 from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
+from portal.documentation.documents import errors
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
@@ -134,6 +135,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         "key": key,
         "steps": timeline,
         "decisions": decisions,
+        "explained": found.error_code in errors(),
         "advice": error_advice.of(found.error_code, found.http_status, slug),
         "near": periods.around(found.started_at).query,
         "shows_replica": principal.is_operator,

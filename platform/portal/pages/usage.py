@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -134,11 +137,13 @@ def home_csv(request: HttpRequest, principal: Principal, slug: str) -> Streaming
 
 
 def _usage(period: Period, tenant_id: TenantId | None, currency: str, requests: str) -> dict[str, Any]:
-    """Return what both pages show, in eight queries for any period. ``requests`` is the address of their list."""
-    total, before = usage.totals(period, tenant_id), usage.totals(period.previous, tenant_id)
+    """Return what both pages show, in seven queries for any period. ``requests`` is the address of their list."""
+    models, before = usage.by_model(period, tenant_id), usage.totals(period.previous, tenant_id)
+    total = sum((each.sums for each in models), Sums())
+    times = latency.by_moment(period, tenant_id, None, period.moments)
     elapsed = min(period.end, timezone.now()) - period.start
     speeds = (
-        stat_tiles.Speed(sums=total, latency=latency.total(period, tenant_id), seconds=elapsed.total_seconds()),
+        stat_tiles.Speed(sums=total, latency=of_histogram(_together(times)), seconds=elapsed.total_seconds()),
         stat_tiles.Speed(
             sums=before,
             latency=latency.total(period.previous, tenant_id),
@@ -149,10 +154,11 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str, requests: 
         "period": period,
         "currency": currency,
         "total": total,
-        "charts": _charts(period, tenant_id, total, currency, requests) if total.requests else (),
+        "charts": _charts(period, tenant_id, total, times, currency=currency, requests=requests)
+        if total.requests
+        else (),
         "by_model": [
-            _row(each.model_name, each.sums, total, _of_model(requests, period, each.model_name))
-            for each in usage.by_model(period, tenant_id)
+            _row(each.model_name, each.sums, total, _of_model(requests, period, each.model_name)) for each in models
         ],
         "tiles": (
             *stat_tiles.usage_tiles(total, before, currency=currency, requests_link=f"{requests}?{period.query}"),
@@ -165,12 +171,21 @@ def _of_model(requests: str, period: Period, name: str) -> str:
     return f"{requests}?{period.query}&{urlencode({'model': name})}" if name else ""
 
 
+def _together(histograms: Mapping[datetime, Counter[int]]) -> Counter[int]:
+    return sum(histograms.values(), Counter())
+
+
 def _charts(
-    period: Period, tenant_id: TenantId | None, total: Sums, currency: str, requests: str
+    period: Period,
+    tenant_id: TenantId | None,
+    total: Sums,
+    times: Mapping[datetime, Counter[int]],
+    *,
+    currency: str,
+    requests: str,
 ) -> tuple[charts.Chart, ...]:
     points = points_of(period, tenant_id, total)
     steps = points if len(points) == len(period.moments) else usage.series_at(period, tenant_id, period.moments)
-    times = latency.by_moment(period, tenant_id, None, period.moments)
     latencies = {moment: of_histogram(histogram) for moment, histogram in times.items()}
     return (
         *charts.usage_charts(points, total, period, currency, requests),

@@ -129,8 +129,16 @@ def speed_tiles(now: Speed, before: Speed) -> tuple[StatTile, ...]:
             key="token-rate",
             label="Tokens per second",
             value=per_second(tokens_in(now.sums), now.seconds),
-            unit=f"in · {per_second(now.sums.completion_tokens, now.seconds)} out",
-            comparison=_rate_change(now, before, lambda sums: tokens_in(sums) + sums.completion_tokens),
+            unit="in",
+            comparison=" · ".join(
+                filter(
+                    None,
+                    (
+                        f"{per_second(now.sums.completion_tokens, now.seconds)} out",
+                        _rate_change(now, before, lambda sums: tokens_in(sums) + sums.completion_tokens),
+                    ),
+                )
+            ),
         ),
         _latency_tile("ttft", "Time to the first token", now.latency.ttft, before.latency.ttft),
         _latency_tile("tpot", "Time per output token", now.latency.tpot, before.latency.tpot),

@@ -166,3 +166,4 @@ def test_a_refused_request_s_page_says_what_to_do(used: World, signed_in: SignIn
     assert "rate_limit_exceeded" in why
     assert "retry-after" in why
     assert "/portal/tenants/acme/limits/" in why
+    assert "/docs/errors/rate_limit_exceeded" in why

@@ -79,7 +79,7 @@ def steps(found: UsageRow, *, shows_replica: bool, attempts: Sequence[UsageRow] 
         _looked_up(found),
         _waited(found),
         *(_attempt(each, found, shows_replica) for each in attempts),
-        _routed(found, shows_replica),
+        _routed(found, shows_replica, attempts),
         _first_token(found),
         _ended(found),
         _charged(found),
@@ -153,17 +153,19 @@ def _attempt(attempt: UsageRow, found: UsageRow, shows_replica: bool) -> Step:
     )
 
 
-def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
+def _routed(found: UsageRow, shows_replica: bool, attempts: Sequence[UsageRow]) -> Step | None:
     if found.cache_result in CACHE_TITLES or not found.route_reason:
         return None
     where = f" to …{short_id(found.replica_id)}" if shows_replica and found.replica_id else ""
     total = found.prompt_tokens + found.cached_prompt_tokens
     warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were cached" if total else ""
+    queued = found.started_at + timedelta(milliseconds=found.queue_ms)
+    at = max([queued, *(each.finished_at for each in attempts)])
     return Step(
         title=f"Routed{where} by {found.route_reason}",
         detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}{_expected(found)}".lstrip("; "),
-        at=found.started_at + timedelta(milliseconds=found.queue_ms),
-        after=milliseconds(found.queue_ms) if found.queue_ms else "",
+        at=at,
+        after=milliseconds((at - found.started_at) / timedelta(milliseconds=1)) if at > found.started_at else "",
         tone="warm" if found.cached_prompt_tokens else "",
     )
 

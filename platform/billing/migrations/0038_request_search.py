@@ -52,5 +52,5 @@ class Migration(migrations.Migration):
     """Four indexes."""
 
     atomic = False
-    dependencies: ClassVar = [("billing", "0035_end_users")]
+    dependencies: ClassVar = [("billing", "0037_end_users")]
     operations: ClassVar[list[Operation]] = [migrations.RunPython(add, remove)]

@@ -19,7 +19,7 @@ AFTER = _erase(
 class Migration(migrations.Migration):
     """One column, which neither reads nor rewrites the table, and the function that erases it."""
 
-    dependencies: ClassVar = [("billing", "0034_dunning")]
+    dependencies: ClassVar = [("billing", "0036_undone_payments")]
     operations: ClassVar[list[Operation]] = [
         migrations.RunSQL(
             "ALTER TABLE billing_usagerecord ADD COLUMN end_user varchar(200) NOT NULL DEFAULT ''",
