@@ -15,7 +15,8 @@ from django.utils import timezone
 from alerting import kinds
 from billing.drain import lag
 from billing.dunning import cases
-from billing.models import UsageRollup, WalOffset
+from billing.models import StripeConnection, UsageRollup, WalOffset
+from billing.stripe import comparison
 from billing.wal import disk_usage
 from reconciliation.models import Comparison
 from workers.models import Node, NodeCertificate, Replica, SlotWait
@@ -78,6 +79,13 @@ def reconciliation_gaps() -> Iterator[Problem]:
         yield Problem(subject="engines", summary=f"{last.boot_gaps} engine processes do not agree with usage.")
     if last is not None and last.book_gaps:
         yield Problem(subject="books", summary=f"{last.book_gaps} sums of the books differ from usage.")
+    for connection in StripeConnection.objects.select_related("issuer").order_by("id"):
+        compared = comparison.latest(connection, finished=True)
+        if compared is not None and (count := compared.findings.count()):
+            name = connection.issuer.name
+            yield Problem(
+                subject=f"stripe {name}", summary=f"{count} things differ between Stripe's account and {name}."
+            )
 
 
 def payments_overdue() -> Iterator[Problem]:

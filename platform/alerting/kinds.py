@@ -71,9 +71,10 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="reconciliation-gap",
-        about="Engines' counters, usage and the books do not agree, over two comparisons.",
+        about="Engines' counters, usage and the books do not agree, over two comparisons, or Stripe's books and ours.",
         patience=timedelta(hours=2),
-        action="`hearth reconcile` names the engine process and the requests to look at.",
+        action="`hearth reconcile` names the engine process and the requests to look at, `hearth stripe status` the "
+        "invoices.",
         severity="critical",
     ),
     Kind(

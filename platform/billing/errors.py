@@ -20,6 +20,9 @@ BillingError
 ├── InvoiceRefused            a step of an invoice that is not allowed
 ├── BadBankFile              a bank statement that cannot be read; nothing of it is imported
 ├── PaymentRefused            a line of a bank statement that cannot be assigned or dismissed
+├── StripeRefused             something about Stripe that is not allowed, or that Stripe refuses
+├── StripeUnavailable         Stripe did not answer, or asks to wait; the same works again later
+├── BadWebhook                a webhook that Stripe did not sign, or not now
 ├── BadPriceFile              a CSV file of prices that is not valid, or a price in it that is not allowed
 ├── BadTerms                  a plan's document that is not valid
 ├── TooManyRequests           a report would read too many single requests
@@ -201,6 +204,37 @@ class PaymentRefused(BillingError):
         self.reference = reference
         self.reason = reason
         self.remedy = remedy
+
+
+class StripeRefused(BillingError):
+    """Nothing more is done at Stripe. Carries what it is about, the reason, and what to do.
+
+    ``is_missing``: Stripe does not have the object.
+    """
+
+    def __init__(self, subject: str, reason: str, remedy: str = "", *, is_missing: bool = False) -> None:
+        super().__init__(f"{subject}: {reason.rstrip('.')}. {remedy}".rstrip())
+        self.is_missing = is_missing
+        self.subject = subject
+        self.reason = reason
+        self.remedy = remedy
+
+
+class StripeUnavailable(BillingError):
+    """Stripe did not answer, or asks to wait. ``answered``: with a 5xx, which it repeats for the same key."""
+
+    def __init__(self, reason: str, *, answered: bool = False) -> None:
+        super().__init__(f"Stripe: {reason}")
+        self.reason = reason
+        self.answered = answered
+
+
+class BadWebhook(BillingError):
+    """A webhook is not stored. Carries the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class BadPriceFile(BillingError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from celery import shared_task
 from django.utils import timezone
 
@@ -10,7 +12,11 @@ from billing.drain import batch, day_folding
 from billing.dunning import run as dunning
 from billing.invoices import overdue
 from billing.payments import retrying
+from billing.stripe import comparison, events, pushing
 from tenants.audit import SYSTEM
+
+#: One thread of a process calls Stripe; the others are for other work.
+_calling = threading.Lock()
 
 
 @shared_task(name="billing.tasks.maintain")
@@ -42,3 +48,24 @@ def expire_promotions() -> int:
 def fold_days() -> int:
     """Fold days that ended into daily roll-ups; return how many. The first runs fold those of earlier releases."""
     return day_folding.fold(timezone.now())
+
+
+@shared_task(name="billing.tasks.process_stripe")
+def process_stripe() -> int:
+    """Process Stripe's events and go on with invoices that were begun; return how many. Skipped while one runs here."""
+    if not _calling.acquire(blocking=False):
+        return 0
+    try:
+        return events.process() + pushing.resume(timezone.now())
+    finally:
+        _calling.release()
+
+
+@shared_task(name="billing.tasks.compare_stripe")
+def compare_stripe() -> int:
+    """Compare with Stripe each account whose last comparison is a day old; return how much differs.
+
+    Delete old events too.
+    """
+    events.delete_old(timezone.now())
+    return comparison.run_due(timezone.now())

@@ -58,6 +58,7 @@ TEND_DEFERRED_SECONDS = 3.0
 SEND_SECONDS = 2.0
 WATCH_SECONDS = 30.0
 SEND_MAIL_SECONDS = 10.0
+PROCESS_STRIPE_SECONDS = 30.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -102,6 +103,16 @@ if find_spec("billing.tasks") is not None:
         "task": "billing.tasks.dun",
         "schedule": 600.0,
         "options": {"queue": "background", "expires": 600.0},
+    }
+    app.conf.beat_schedule["stripe"] = {
+        "task": "billing.tasks.process_stripe",
+        "schedule": PROCESS_STRIPE_SECONDS,
+        "options": {"queue": "background", "expires": PROCESS_STRIPE_SECONDS},
+    }
+    app.conf.beat_schedule["stripe-comparison"] = {
+        "task": "billing.tasks.compare_stripe",
+        "schedule": 3600.0,
+        "options": {"queue": "background", "expires": 3600.0},
     }
     app.conf.beat_schedule["billing"] = {
         "task": "billing.tasks.maintain",

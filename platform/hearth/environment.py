@@ -415,6 +415,12 @@ class NotificationSettings(_Settings):
         "comma separated, and the only ones over plain http. Empty, because a tenant chooses the URL and could reach "
         "what only this machine reaches.",
     )
+    stripe_api: str = Field(
+        default="https://api.stripe.com",
+        pattern=r"^https?://[^/\s]+$",
+        description="Address of [Stripe's](billing/stripe.md) API: its own. Another one is for a stand-in in tests, "
+        "which then gets the secret keys.",
+    )
     email_url: EmailUrl = Field(
         default="",
         description="Server that takes [e-mails](operations/notifications.md#e-mails): "

@@ -192,6 +192,7 @@ MAX_BODY_BYTES = ENVIRONMENT.max_body_bytes
 ENGINE_TIMEOUT_SECONDS = ENVIRONMENT.engine_timeout_seconds
 CACHE_FIRST_LEVEL_BYTES = ENVIRONMENT.cache_first_level_bytes
 WEBHOOK_NETWORKS = ENVIRONMENT.webhook_networks
+STRIPE_API = ENVIRONMENT.stripe_api
 _EMAIL = email_url.parse(ENVIRONMENT.email_url)
 #: Whether e-mails go anywhere.
 EMAIL_IS_SENT = bool(ENVIRONMENT.email_url)

@@ -33,6 +33,7 @@ from portal.pages.operator.billing import (
     prices,
     reconciliation,
     reservations,
+    stripe,
 )
 from portal.pages.sign_in import SignInView, sign_out
 from portal.pages.tenant import (
@@ -102,6 +103,7 @@ urlpatterns: list[URLPattern] = [
     path("costs/focus.csv", costs.focus_csv, name="focus-csv"),
     path("invoices/", invoices.index, name="invoices"),
     path("issuers/", issuers.index, name="issuers"),
+    path("issuers/<slug:issuer>/stripe/", stripe.index, name="stripe"),
     path("tenants/<slug:slug>/invoices/", tenant_invoices.index, name="tenant-invoices"),
     path("tenants/<slug:slug>/invoice-draft/<str:month>/", invoices.draft, name="invoice-draft"),
     path("tenants/<slug:slug>/invoices/<uuid:invoice>/", tenant_invoices.detail, name="invoice"),

@@ -52,7 +52,7 @@ from tenants.policy.cache_settings import CacheOverrides
 from tenants.policy.limits import LimitValues
 from tenants.policy.policy_target import PolicyTarget
 from tests import lora
-from tests.portal import billed, fixtures, fleet_fixture
+from tests.portal import billed, fixtures, fleet_fixture, stripe_scene
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World
 from tests.portal.model_forms import checked_deployment, undoable_entry
@@ -90,6 +90,7 @@ PUBLIC = frozenset(
         "GET /portal/invitation/{link}/",
         "POST /portal/invitation/{link}/",
         "POST /fleet/join",
+        "POST /stripe/webhooks/{issuer}",
     }
 )
 #: Set by a key that nobody here is below, so that no role is refused because of who set them.
@@ -252,7 +253,7 @@ class Scene:
             "kind": "html" if "invoices" in path else "completions",
             "verb": "test", "line": billed.LINE, "hold": HOLD,
             "entry": undoable_entry() if "{entry}" in path else "",
-            "invoice": self.invoice_id, "issuer": "demo",
+            "invoice": stripe_scene.INVOICE if "stripe" in path else self.invoice_id, "issuer": "demo",
             "reservation": self.reservation_id, "person": PETER,
             "invitation": self._invitation(path), "link": self.invited.secret,
             "webhook": (self.webhook if "/tenants/" in path else self.platform_webhook).endpoint_id,
@@ -277,6 +278,9 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /invoices": lambda place: {"tenant": "acme", "month": CLOSED},
     "POST /invoices/{invoice}/pay": lambda place: {"reference": "Wire", "paid_on": f"{timezone.now():%Y-%m-%d}"},
     "POST /invoices/{invoice}/void": lambda place: {"reason": "why"},
+    "PATCH /issuers/{issuer}/stripe": lambda place: {"tax_rate": ""},
+    "POST /stripe/invoices": lambda place: {"tenant": "acme", "month": "2023-10"},
+    "POST /stripe/invoices/{invoice}/void": lambda place: {"reason": "why"},
     "PATCH /issuers/{issuer}": lambda place: {"city": "Hamburg"},
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
@@ -367,6 +371,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
         "name": "demo", "legal_name": "Demo", "city": "Hamburg", "country": "DE", "timezone": "UTC",
         "invoice_prefix": "INV-", "credit_note_prefix": "CN-",
     },
+    "POST /portal/issuers/{issuer}/stripe/": lambda place: {"action": "connect", "tax_rate": ""},
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
     "POST /portal/payments/": lambda place: {"line": str(billed.LINE), "action": "dismiss", "reason": "why"},
     "POST /portal/dunning/": lambda place: {"action": "hold", "of": "acme", "reason": "why"},
@@ -467,6 +472,7 @@ def build(world: World, folder: Path) -> Scene:
     billed.bank_line(world)
     DunningHold.objects.create(id=HOLD, tenant_id=tenant.id, reason="a dispute", created_by="someone")
     invoice_id = billed.past_invoice(tenant, world)  # before there is credit, which would pay it
+    stripe_scene.build(world)
     five, large = (NewCredit(kind="top_up", amount_pico=units * 10**12) for units in (5, 5000))
     entry = credits.submit(SOMEONE, tenant, "payment-1", five)[0].entry
     waiting = credits.submit(SOMEONE, tenant, "payment-2", large)[0]

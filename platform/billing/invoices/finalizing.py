@@ -111,6 +111,12 @@ def replaced(month: Month) -> Invoice | None:
     return voided.select_related("issuer").order_by("-id").first()
 
 
+def content_of(month: Month, issuer: Issuer, now: datetime) -> Content:
+    """Return what the invoice of a closed month says, without a number. Raises InvoiceRefused."""
+    closed(month)
+    return _content(month, issuer, "", replaced(month), now)
+
+
 def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, now: datetime) -> Content:
     kept = statements.kept_statement(month)
     assert kept is not None, "the month is closed"

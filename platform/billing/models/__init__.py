@@ -27,6 +27,15 @@ from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, Invoic
 from billing.models.payments import BankAssignment, BankCredit, BankLine, PaymentFailure, PaymentUndone
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
 from billing.models.rollups import NO_KEY, BypassRollup, DailyRollup, FoldedDay, UsageRollup
+from billing.models.stripe import (
+    StripeComparison,
+    StripeConnection,
+    StripeCustomer,
+    StripeEvent,
+    StripeFinding,
+    StripeInvoice,
+    StripeWebhookSecret,
+)
 
 __all__ = [
     "NO_KEY",
@@ -69,6 +78,13 @@ __all__ = [
     "PlanVersion",
     "PriceBook",
     "PriceVersion",
+    "StripeComparison",
+    "StripeConnection",
+    "StripeCustomer",
+    "StripeEvent",
+    "StripeFinding",
+    "StripeInvoice",
+    "StripeWebhookSecret",
     "TenantPlan",
     "UsageExport",
     "UsageRecord",

@@ -83,6 +83,8 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
     ("late_postings", "hearth_note_late_posting", "billing_ledgertransaction"),
     ("not_below_zero", "hearth_credit_not_below_zero", "billing_creditentry"),
     ("keep_currency", "hearth_keep_currency", "tenants_tenant"),
+    ("one_legal_document", "hearth_one_legal_document", "billing_invoice"),
+    ("one_legal_document", "hearth_one_legal_document", "billing_stripeinvoice"),
 )
 _MAKE = {
     "balanced": (
@@ -96,6 +98,9 @@ _MAKE = {
     "not_below_zero": (
         "CREATE CONSTRAINT TRIGGER not_below_zero AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION {function}();"
+    ),
+    "one_legal_document": (
+        "CREATE TRIGGER one_legal_document BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();"
     ),
     "keep_currency": (
         "CREATE TRIGGER keep_currency BEFORE UPDATE OF currency ON {table} FOR EACH ROW "

@@ -45,6 +45,7 @@ from hearth.cli.billing import (
     reconcile,
     reservations,
     savings_statement,
+    stripe,
     usage,
 )
 from hearth.cli.instance import joining, parts, rotation, up_down, upgrade
@@ -129,6 +130,7 @@ for command in (
     chargeback.chargeback,
     payments.payment,
     dunning.dunning,
+    stripe.stripe,
     plans.plan,
     prices.price,
     cost_centres.cost_centre,

@@ -93,7 +93,7 @@ def _from_domain(error: Exception) -> Response | None:
         ):
             response = _from_books(error)
         case billing.BillingError():
-            response = _from_billing(error)
+            response = _from_stripe(error) or _from_billing(error)
         case BadDocument():
             response = envelope(str(error), 400, "invalid_document", error.field or None)
         case BadQuery(param, value, allowed):
@@ -209,6 +209,18 @@ def _from_agreements(
             return envelope(f"{error}.", 400, "invalid_value", error.field or None)
         case billing.PlanRefused():
             return envelope(str(error), 409, "plan_refused")
+
+
+def _from_stripe(error: billing.BillingError) -> Response | None:
+    match error:
+        case billing.StripeRefused():
+            return envelope(str(error), 409, "stripe_refused")
+        case billing.StripeUnavailable():
+            return envelope(f"{error}. Nothing more was done; try again.", 503, "stripe_unavailable")
+        case billing.BadWebhook():
+            return envelope(error.reason, 400, "invalid_webhook")
+        case _:
+            return None
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import ledger, not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit, dunning, invoices, issuers, payments, reservations
+from portal.api.billing import account, chargeback, credit, dunning, invoices, issuers, payments, reservations, stripe
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -143,6 +143,11 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/plan", plans.TenantPlanView.as_view()),
     path("issuers", issuers.IssuersView.as_view()),
     path("issuers/<slug:issuer>", issuers.IssuerView.as_view()),
+    path("issuers/<slug:issuer>/stripe", stripe.ConnectionView.as_view()),
+    path("stripe/invoices", stripe.StripeInvoicesView.as_view()),
+    path("stripe/invoices/<uuid:invoice>/void", stripe.VoidStripeInvoiceView.as_view()),
+    path("stripe/findings", stripe.FindingsView.as_view()),
+    path("stripe/webhooks/<slug:issuer>", stripe.WebhookView.as_view()),
     path("invoices", invoices.InvoicesView.as_view()),
     path("invoices/<uuid:invoice>", invoices.InvoiceView.as_view()),
     path("invoices/<uuid:invoice>/documents/<slug:kind>", invoices.InvoiceDocumentView.as_view()),

@@ -48,8 +48,8 @@ def test_a_scrape_token_opens_nothing_else(world: World) -> None:
             continue
         filled = re.sub(r"\{(\w+)\}", lambda found: names.get(found[1], str(uuid4())), path)
         for method in methods.keys() & {"get", "post", "put", "patch", "delete"}:
-            if path == "/api/v1/fleet/join":
-                continue  # its own tokens open that
+            if path in {"/api/v1/fleet/join", "/api/v1/stripe/webhooks/{issuer}"}:
+                continue  # tokens of their own, or signatures, open these
             answer = getattr(scraper, method)(filled, {}, format="json")
             assert answer.status_code in (403, 404), (method, path, answer.status_code)
             if answer.status_code == 403:

@@ -61,7 +61,7 @@ from tenants.models import (
 )
 from tenants.people import invitations
 from tests.tenants.customers import OPERATOR, Customer
-from tests.tenants.database import invoice_rows
+from tests.tenants.database import invoice_rows, stripe_rows
 from tests.tenants.database.invoice_rows import closing
 from workers.models import DeferredRequest
 
@@ -273,6 +273,7 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         amount_pico=-1,
     ),
     **invoice_rows.ROWS,
+    **stripe_rows.ROWS,
     "billing_lateposting": lambda customer: LatePosting.objects.create(
         transaction=LedgerTransaction.objects.create(
             tenant_id=customer.tenant.id, kind="usage", source=f"late {customer.tenant.slug}"

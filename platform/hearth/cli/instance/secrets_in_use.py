@@ -14,6 +14,8 @@ PEPPERS = """
     SELECT pepper_version FROM tenants_apikey UNION SELECT pepper_version FROM tenants_operatortoken
     UNION SELECT pepper_version FROM tenants_scrapetoken
     UNION SELECT pepper_version FROM notifications_webhooksecret
+    UNION SELECT pepper_version FROM billing_stripeconnection
+    UNION SELECT pepper_version FROM billing_stripewebhooksecret
 """
 #: The lost replica of a deployment that has no ready one gets requests, see ``workers.serving.endpoints``.
 ENGINE_KEYS = """

@@ -61,6 +61,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
             ],
             "documents": list(found.documents.order_by("kind").defer("content")),
             "note": getattr(found, "credit_note", None),
+            "stripe": getattr(found, "stripe", None),
             "replaces": found.replaces,  # read here, as the tenant
             "replaced_by": getattr(found, "replaced_by", None),
             "amounts": [

@@ -10,7 +10,8 @@ from django.views.decorators.http import require_http_methods
 
 from billing.errors import BadIssuer
 from billing.invoices import issuers
-from billing.models import Issuer
+from billing.models import Issuer, StripeConnection
+from billing.stripe import connections
 from portal.access.principal import Principal
 from portal.forms.billing.issuer import IssuerForm
 from portal.pages.base import operator_page, show
@@ -47,6 +48,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 def _show(
     request: HttpRequest, principal: Principal, every: list[Issuer], form: IssuerForm, chosen: Issuer | None
 ) -> HttpResponse:
-    context = {"issuers": every, "form": form, "chosen": chosen}
+    connection = StripeConnection.objects.filter(issuer=chosen).first() if chosen else None
+    stripe = connections.mode(connection) if connection else ""
+    context = {"issuers": every, "form": form, "chosen": chosen, "stripe": stripe}
     status = 400 if form.errors else 200
     return show(request, principal, "portal/issuers.html", context, active="invoices", status=status)

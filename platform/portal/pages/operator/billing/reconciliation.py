@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.views.decorators.http import require_GET
 
+from billing.stripe import comparison
 from portal.access.principal import Principal
 from portal.errors import BadQuery
 from portal.formats import csv_export
@@ -37,6 +38,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     found = report.page(state=state, before=_before(request), limit=PAGE_ROWS + 1)
     context = {
         "report": report.read(),
+        "stripe": comparison.findings(),
         "boots": [(boot, SHAPES[boot.state]) for boot in found[:PAGE_ROWS]],
         "older": with_query(request, after=str(found[PAGE_ROWS - 1].id)) if len(found) > PAGE_ROWS else None,
         "state": state or "",

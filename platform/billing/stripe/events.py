@@ -1,0 +1,161 @@
+"""Events that Stripe delivers: stored once, then processed by reading what their objects are now.
+
+An event says only that something changed. Deliveries come twice, late and in any order
+(https://docs.stripe.com/webhooks), so nothing is taken from what an event says but its object's id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from billing.errors import BadWebhook, InvoiceRefused, StripeRefused, StripeUnavailable
+from billing.models import StripeConnection, StripeEvent, StripeInvoice
+from billing.payments import failures
+from billing.stripe import connections, reading
+from billing.stripe.api import open_api
+from notifications.errors import SecretUnreadable
+from tenants.audit import Actor
+
+log = logging.getLogger(__name__)
+
+#: A signature is valid for as long, in seconds, as Stripe's libraries have it.
+TOLERANCE_SECONDS = 300
+#: An event has the whole object: an invoice with ten lines and metadata is below 64 KiB.
+MOST_BYTES = 256 << 10
+MOST_AT_ONCE = 100
+#: After as many failed tries an event is given up: the comparison of the day reads the same objects.
+MOST_TRIES = 12
+#: Longer than a dispute may take.
+KEPT = timedelta(days=400)
+_LONGEST_WAIT = timedelta(hours=1)
+STRIPE = Actor(kind="system", name="stripe")
+
+
+def receive(connection: StripeConnection, body: bytes, signature: str, now: datetime | None = None) -> bool:
+    """Store an event that Stripe signed; return whether it is new. Raises BadWebhook; nothing else is read before."""
+    moment = now or timezone.now()
+    _verify(connection, body, signature, moment)
+    try:
+        event = json.loads(body)
+        row = _row(connection, event)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ValidationError) as error:
+        raise BadWebhook("This is no event of Stripe.") from error
+    if event.get("livemode") is not connection.is_live:
+        raise BadWebhook(f"This event is not of {connections.mode(connection)} mode.")
+    if StripeEvent.objects.filter(connection=connection, event_id=row.event_id).exists():
+        return False
+    made = StripeEvent.objects.bulk_create([row], ignore_conflicts=True)
+    StripeConnection.objects.filter(id=connection.id).update(event_at=moment)
+    return bool(made)
+
+
+def process(now: datetime | None = None) -> int:
+    """Process the events that are due; return how many were. One that fails is tried again later."""
+    moment, done = now or timezone.now(), 0
+    due = StripeEvent.objects.filter(processed_at=None, next_try_at__lte=moment).order_by("id")
+    for identity in due.values_list("id", flat=True)[:MOST_AT_ONCE]:
+        done += _process(identity, moment)
+    return done
+
+
+def delete_old(now: datetime) -> int:
+    """Delete events that are older than KEPT and processed; return how many."""
+    return StripeEvent.objects.filter(received_at__lt=now - KEPT).exclude(processed_at=None).delete()[0]
+
+
+@transaction.atomic
+def _process(identity: object, now: datetime) -> int:
+    rows = StripeEvent.objects.select_for_update(skip_locked=True, of=("self",))
+    event = rows.select_related("connection__issuer").filter(id=str(identity), processed_at=None).first()
+    if event is None:
+        return 0  # another process has it
+    event.tries += 1
+    try:
+        with transaction.atomic():
+            event.outcome = _outcome(event)[:500]
+        event.processed_at = now
+    except (StripeRefused, InvoiceRefused) as error:
+        event.outcome, event.processed_at = str(error)[:500], now
+    except StripeUnavailable as error:
+        event.outcome = str(error)[:500]
+        event.next_try_at = now + min(timedelta(seconds=15 * 2**event.tries), _LONGEST_WAIT)
+        if event.tries >= MOST_TRIES:
+            event.processed_at = now
+    event.save(update_fields=["tries", "outcome", "next_try_at", "processed_at"])
+    return int(event.processed_at is not None)
+
+
+def _outcome(event: StripeEvent) -> str:
+    if not event.invoice_id:
+        return "Recorded; it changes no invoice here."
+    push = StripeInvoice.objects.filter(connection=event.connection, external_id=event.invoice_id).first()
+    if push is None:
+        return "Hearth has no such invoice."
+    api = open_api(event.connection)
+    found = api.get(f"invoices/{event.invoice_id}")
+    if found.get("deleted"):
+        return "It was deleted at Stripe."
+    text = reading.apply(STRIPE, push.id, found, reading.payments_of(api, found))
+    push.refresh_from_db()
+    if event.type == "invoice.payment_failed" and push.mirror is not None:
+        # The attempt's number is the same in each of the events that Stripe may send of it.
+        new = failures.note(
+            STRIPE,
+            push.mirror,
+            reference=f"Stripe {push.external_id} attempt {event.attempt or event.event_id}",
+            reason="Stripe could not collect it.",
+        )
+        return f"{'A payment failed. ' if new else ''}{text}"
+    return text
+
+
+def _verify(connection: StripeConnection, body: bytes, signature: str, now: datetime) -> None:
+    """Raise BadWebhook unless one of the connection's secrets made the signature within the tolerance."""
+    import stripe
+
+    if len(body) > MOST_BYTES:
+        raise BadWebhook(f"The body is larger than {MOST_BYTES} bytes.")
+    try:
+        secrets = connections.webhook_secrets(connection, now)
+    except SecretUnreadable as error:
+        log.error("The signing secret of %s cannot be read: %s", connection.issuer.name, error.problem)
+        secrets = []
+    for secret in secrets:
+        try:
+            stripe.Webhook.construct_event(body, signature, secret, TOLERANCE_SECONDS)
+        except (stripe.SignatureVerificationError, ValueError, TypeError, AttributeError):
+            continue
+        return
+    raise BadWebhook("The signature is not one of this issuer's webhook endpoint, or is older than five minutes.")
+
+
+def _row(connection: StripeConnection, event: dict[str, Any]) -> StripeEvent:
+    """Return the event as it is stored: without what its object says, which may be personal data."""
+    about: dict[str, Any] = event["data"]["object"]
+    kind, identity = about.get("object", ""), about.get("id") or ""
+    invoice = identity if kind == "invoice" else about.get("invoice") or ""
+    amount = about.get("amount") if kind in {"refund", "dispute", "credit_note"} else None
+    if kind == "charge":
+        amount = about.get("amount_refunded")
+    row = StripeEvent(
+        connection=connection,
+        event_id=event["id"],
+        type=event["type"],
+        object_id=identity,
+        invoice_id=invoice if isinstance(invoice, str) else "",
+        amount=amount,
+        currency=(about.get("currency") or "").upper() if amount is not None else "",
+        attempt=about.get("attempt_count") if kind == "invoice" else None,
+        created_at=datetime.fromtimestamp(event["created"], UTC),
+    )
+    row.clean_fields(
+        exclude=["connection", *(field.name for field in row._meta.fields if not getattr(row, field.attname))]
+    )
+    return row

@@ -1,0 +1,322 @@
+"""A closed month becomes one invoice of Stripe, whatever fails on the way."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from billing.accounts import account, credits
+from billing.accounts.credits import NewCredit
+from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
+from billing.invoices import finalizing, mirroring, registry, steps
+from billing.invoices.content import Content, Line
+from billing.invoices.mirroring import External
+from billing.models import Invoice, InvoicePayment, Issuer, StripeConnection, StripeCustomer, StripeInvoice
+from billing.months import closing
+from billing.pricing.amounts import PICO_PER_CENT
+from billing.stripe import connections, lines, pushing
+from billing.stripe.connections import Wanted
+from reconciliation import invoices as reconciliation
+from reconciliation.models import BookGap
+from tenants.models import AuditEntry, Tenant
+from tests.billing.invoices.conftest import ADA, month
+from tests.billing.stripe.conftest import KEY, push
+from tests.stripe_stand_in.server import Failure, StandIn
+
+pytestmark = pytest.mark.django_db
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def invoices(stripe: StandIn) -> list[dict[str, Any]]:
+    """Return the stand-in's invoices."""
+    return stripe.books.of_kind("invoice")
+
+
+def test_a_closed_month_becomes_one_invoice_of_stripe_whose_lines_are_ours(stripe: StandIn, closed: Tenant) -> None:
+    done = push(closed)
+    (theirs,) = invoices(stripe)
+    items = [(each["description"], each["amount"]) for each in stripe.books.lines(theirs)]
+    ours = finalizing.content_of(month(closed), Issuer.objects.get(), timezone.now())
+    assert items == [*((each.description, each.amount_cents) for each in ours.lines), ("Tax, 19 %", 61)]
+    assert (theirs["status"], theirs["total"], theirs["auto_advance"], theirs["currency"]) == (
+        "open",
+        381,
+        False,
+        "usd",
+    )
+    assert theirs["custom_fields"] == [{"name": "Tax id", "value": "DE999999999"}]
+    (customer,) = stripe.books.of_kind("customer")
+    assert (customer["email"], customer["address"]["country"]) == ("pay@acme.example", "DE")
+    mirror = done.mirror
+    assert mirror is not None
+    assert (mirror.number, mirror.total_cents, mirror.tax_cents, mirror.state) == (theirs["number"], 381, 61, "sent")
+    assert (mirror.sequence, mirror.documents.count(), done.pdf_url) == (None, 0, theirs["invoice_pdf"])
+    assert "POST invoices/{}/send".format(theirs["id"]) in stripe.requests
+    before = len(stripe.requests)
+    assert push(closed) == done
+    assert not [each for each in stripe.requests[before:] if each.startswith("POST") and "customers/" not in each]
+    assert reconciliation.compare(timezone.now(), since=LONG_AGO) == 1 and not BookGap.objects.exists()
+
+
+@pytest.mark.parametrize("failure", ["lost", pytest.param("cut", marks=pytest.mark.long)])
+def test_a_push_that_dies_after_any_call_and_is_repeated_makes_one_invoice(
+    stripe: StandIn, closed: Tenant, failure: Failure
+) -> None:
+    push_in_full = calls_of_a_push(stripe, closed)
+    for at in range(push_in_full):
+        with undone(stripe):
+            begun, _ = pushing.begin(ADA, month(closed))
+            stripe.from_then_on = (len(stripe.requests) + at, failure)
+            with suppress(StripeUnavailable):
+                pushing.run(ADA, begun)
+            stripe.from_then_on = None
+            stripe.answers.clear()  # a repeat after the 24 hours of idempotency keys
+            done = pushing.run(ADA, pushing.begin(ADA, month(closed))[0])
+            check_one(stripe, done)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failure", ["500", "500 after"])
+def test_a_call_that_stripe_answers_with_500_is_made_once(stripe: StandIn, closed: Tenant, failure: Failure) -> None:
+    for at in range(calls_of_a_push(stripe, closed)):
+        with undone(stripe):
+            stripe.failures = {len(stripe.requests) + at: failure}
+            with pytest.raises(StripeUnavailable):
+                push(closed)
+            stripe.failures = {}
+            check_one(stripe, push(closed))
+
+
+def calls_of_a_push(stripe: StandIn, tenant: Tenant) -> int:
+    """Return how many requests a push makes, and undo it."""
+    with undone(stripe):
+        stripe.requests.clear()
+        push(tenant)
+        return len(stripe.requests)
+
+
+class undone:
+    """Undo in both systems what the block does."""
+
+    def __init__(self, stripe: StandIn) -> None:
+        self.stripe, self.atomic = stripe, transaction.atomic()
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self.atomic.__enter__()
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        """Undo."""
+        account_of = self.stripe.books.account
+        self.stripe.books.__init__()  # type: ignore[misc]
+        self.stripe.books.account = account_of
+        self.stripe.requests.clear()
+        self.stripe.answers.clear()
+        if kind is None:
+            transaction.set_rollback(True)
+        self.atomic.__exit__(kind, *rest)
+
+
+def check_one(stripe: StandIn, done: StripeInvoice) -> None:
+    """Require one customer, one open invoice with each line once, and one mirror of it."""
+    (theirs,) = invoices(stripe)
+    assert (theirs["status"], theirs["total"]) == ("open", 381)
+    assert len(stripe.books.lines(theirs)) == len(done.lines)
+    assert len(stripe.books.of_kind("customer")) == StripeCustomer.objects.count() == 1
+    assert done.mirror is not None and Invoice.objects.get() == done.mirror
+    assert (done.external_id, done.mirror.external_id, done.problem) == (theirs["id"], theirs["id"], "")
+    assert [each["type"] for each in stripe.books.events].count("invoice.finalized") == 1
+
+
+def test_one_legal_document_for_a_month_whoever_issues_it(stripe: StandIn, closed: Tenant) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    account.change(ADA, closed, issuer="hearth")
+    with pytest.raises(IntegrityError, match="one legal document per month"), transaction.atomic():
+        finalizing.finalize(ADA, month(closed))
+    pushing.void(ADA, begun, "Hearth issues it")
+    made, _ = finalizing.finalize(ADA, month(closed))
+    account.change(ADA, closed, issuer="stripe")
+    with pytest.raises(InvoiceRefused, match=f"{made.number} is its invoice already"):
+        pushing.begin(ADA, month(closed))
+    row = StripeInvoice.objects.get()
+    row.pk, row.ended_at, row._state.adding = None, None, True
+    with pytest.raises(IntegrityError, match="one legal document per month"), transaction.atomic():
+        row.save(force_insert=True)
+    steps.void(ADA, made, "Stripe issues it")
+    done = push(closed)
+    assert [each.state for each in Invoice.objects.order_by("id")] == ["void", "sent"]
+    with pytest.raises(InvoiceRefused, match="its invoices come from stripe"):
+        finalizing.finalize(ADA, month(closed, 4))
+    given = External(
+        external_id="in_other", number="X-1", tax_cents=61, total_cents=381,
+        issued_on=timezone.now().date(), due_on=timezone.now().date(),
+    )  # fmt: skip
+    with pytest.raises(InvoiceRefused, match="it is the invoice of 2026-03 already"):
+        mirroring.record(ADA, month(closed), given)
+    assert (
+        "Replaces" not in done.heading["description"]
+        and f"replaces invoice {made.number}" in done.heading["description"]
+    )
+
+
+def test_an_account_of_hearths_gets_no_invoice_of_stripe(stripe: StandIn, acme: Tenant, connection: object) -> None:
+    closing.close(ADA, month(acme))
+    with pytest.raises(InvoiceRefused, match="its invoices come from hearth"):
+        push(acme)
+    account.change(ADA, acme, issuer="stripe")
+    assert push(acme).mirror is not None
+    assert len(invoices(stripe)) == 1
+
+
+def test_an_open_month_and_an_issuer_without_stripe_are_refused(stripe: StandIn, acme: Tenant) -> None:
+    account.change(ADA, acme, issuer="stripe")
+    with pytest.raises(StripeRefused, match="berlin: it is not connected with Stripe"):
+        push(acme)
+    connections.connect(ADA, "berlin", Wanted(key=KEY))
+    with pytest.raises(InvoiceRefused, match="the month is open"):
+        push(acme)
+    assert not invoices(stripe)
+
+
+def test_credit_is_taken_from_what_is_due_at_stripe(stripe: StandIn, acme: Tenant, connection: object) -> None:
+    account.change(ADA, acme, issuer="stripe")
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=100 * PICO_PER_CENT))
+    closing.close(ADA, month(acme))
+    done = push(acme)
+    (theirs,) = invoices(stripe)
+    assert (theirs["total"], theirs["amount_due"]) == (381, 281)
+    assert done.mirror is not None and registry.open_cents(done.mirror) == 281
+    assert stripe.books.of_kind("customer")[0]["balance"] == 0
+
+
+def test_a_balance_that_is_not_ours_stops_the_push_before_it_is_a_document(stripe: StandIn, closed: Tenant) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    stripe.from_then_on = (5, "cut")
+    with pytest.raises(StripeUnavailable):
+        pushing.run(ADA, begun)
+    stripe.from_then_on = None
+    stripe.books.of_kind("customer")[0]["balance"] = -500
+    with pytest.raises(StripeRefused, match="the customer's balance at Stripe is -500"):
+        push(closed)
+    assert [each["status"] for each in invoices(stripe)] == ["draft"]
+    assert not Invoice.objects.exists()
+    assert "balance at Stripe" in StripeInvoice.objects.get().problem
+    pushing.void(ADA, begun, "another way")
+    assert (invoices(stripe), StripeInvoice.objects.get().ended_at is None) == ([], False)
+
+
+def test_a_draft_that_was_deleted_at_stripe_is_made_again(stripe: StandIn, closed: Tenant) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    stripe.from_then_on = (6, "cut")
+    with pytest.raises(StripeUnavailable):
+        pushing.run(ADA, begun)
+    stripe.from_then_on = None
+    [draft] = invoices(stripe)
+    stripe.books.delete(draft["id"])
+    check_one(stripe, push(closed))
+    assert invoices(stripe)[0]["id"] != draft["id"]
+
+
+def test_stripe_computes_the_tax_by_its_own_rate(stripe: StandIn, closed: Tenant) -> None:
+    rate = stripe.books.make("tax_rate", percentage=19.0, inclusive=False, active=True)
+    other = stripe.books.make("tax_rate", percentage=7.0, inclusive=False, active=True)
+    included = stripe.books.make("tax_rate", percentage=19.0, inclusive=True, active=True)
+    with pytest.raises(StripeRefused, match="its amounts include the tax"):
+        connections.connect(ADA, None, Wanted(tax_rate=included["id"]))
+    connections.connect(ADA, None, Wanted(tax_rate=other["id"]))
+    with pytest.raises(StripeRefused, match=r"is 7\.0 %, the account's is 19 %"):
+        push(closed)
+    pushing.void(ADA, StripeInvoice.objects.get(), "wrong rate")
+    connections.connect(ADA, None, Wanted(tax_rate=rate["id"]))
+    done = push(closed)
+    (theirs,) = invoices(stripe)
+    assert (theirs["total_excluding_tax"], theirs["total"], len(stripe.books.lines(theirs))) == (
+        320,
+        381,
+        len(done.lines),
+    )
+    assert done.mirror is not None and done.mirror.tax_cents == 61
+
+
+def test_a_void_at_stripe_and_here_are_one(stripe: StandIn, closed: Tenant) -> None:
+    done = push(closed)
+    assert done.mirror is not None
+    pushing.void(ADA, done, "wrong address")
+    done.mirror.refresh_from_db()
+    assert (invoices(stripe)[0]["status"], done.mirror.state, done.mirror.void_reason) == (
+        "void",
+        "void",
+        "wrong address",
+    )
+    again = push(closed)
+    assert again != done and len(invoices(stripe)) == 2
+    stripe.books.pay(again.external_id)
+    with pytest.raises(StripeRefused, match="it is paid at Stripe"):
+        pushing.void(ADA, again, "too late")
+
+
+def test_what_was_paid_while_a_push_had_stopped_is_recorded_by_the_next(stripe: StandIn, closed: Tenant) -> None:
+    done = push(closed)
+    stripe.books.pay(done.external_id)
+    again = push(closed)
+    assert again.mirror is not None and again.mirror.state == "paid"
+    assert InvoicePayment.objects.get().amount_cents == 381
+    push(closed)
+    assert InvoicePayment.objects.count() == 1
+
+
+def many(count: int, cents: int = 1, tax_cents: int = 3) -> Content:
+    """Return a content with so many lines."""
+    from datetime import date
+
+    from billing.invoices.content import Bank, Party
+
+    found = tuple(Line(description=f"line {at}", amount_pico=0, amount_cents=cents + at % 7 - 3) for at in range(count))
+    return Content(
+        kind="invoice", number="", seller=Party(name="a"), buyer=Party(name="b"), bank=Bank(), month="2026-03",
+        period_start=date(2026, 3, 1), period_end=date(2026, 3, 31), timezone="UTC", issued_on=date(2026, 4, 1),
+        due_on=date(2026, 4, 1), payment_terms_days=0, currency="USD", lines=found, exact_pico=0,
+        net_cents=sum(each.amount_cents for each in found), tax_rate_bp=1900, tax_cents=tax_cents,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 249, 250, 251, 1000])
+@pytest.mark.parametrize("by_stripe", [True, False])
+def test_lines_beyond_stripes_limit_become_one_and_the_sum_is_exact(count: int, by_stripe: bool) -> None:
+    content = many(count)
+    items = lines.items(content, taxed_by_stripe=by_stripe)
+    assert len(items) == min(250, count + (0 if by_stripe else 1))
+    assert sum(each["cents"] for each in items) == content.net_cents + (0 if by_stripe else content.tax_cents)
+
+
+def test_a_currency_that_stripe_counts_otherwise_is_refused() -> None:
+    with pytest.raises(StripeRefused, match="Stripe does not count JPY in hundredths"):
+        lines.check_currency("2026-03", "JPY")
+    lines.check_currency("2026-03", "EUR")
+
+
+def test_keys_are_sealed_and_never_in_the_audit_log(connection: StripeConnection) -> None:
+    assert (connection.key_hint, connection.is_live, KEY.encode() in bytes(connection.sealed_key)) == (
+        "1234",
+        False,
+        False,
+    )
+    assert KEY not in str(list(AuditEntry.objects.values_list("before", "after")))
+    with pytest.raises(StripeRefused, match="it does not know the secret key"):
+        connections.connect(ADA, None, Wanted(key="sk_live_notOfTheStandIn"))
+    with pytest.raises(StripeRefused, match="this is no secret key"):
+        connections.connect(ADA, None, Wanted(key="pk_test_123456789"))
+
+
+def test_an_issuer_with_invoices_stays_at_its_account(stripe: StandIn, closed: Tenant) -> None:
+    push(closed)
+    connections.connect(ADA, None, Wanted(key=KEY + "rotated"))
+    stripe.books.account["id"] = "acct_other"
+    with pytest.raises(StripeRefused, match="this key is of another account or mode"):
+        connections.connect(ADA, None, Wanted(key=KEY))

@@ -1,0 +1,144 @@
+"""Stripe in the API and on pages: operators connect and push, Stripe itself delivers, tenants read their document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from billing import tasks
+from billing.models import Invoice, Issuer, StripeConnection, StripeEvent, StripeInvoice
+from billing.stripe import comparison, events
+from tenants.models import Membership, Tenant, User
+from tests.billing.stripe.conftest import KEY, SECRET, _server, acme, closed, connection, issuer, push, stripe
+from tests.portal.conftest import error_of
+from tests.stripe_stand_in import webhooks
+from tests.stripe_stand_in.server import StandIn
+
+__all__ = ["_server", "acme", "closed", "connection", "issuer", "stripe"]
+
+pytestmark = pytest.mark.django_db
+
+DOOR = "/api/v1/stripe/webhooks/berlin"
+PAGE = "/portal/issuers/berlin/stripe/"
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    """An operator."""
+    return User.objects.create(username="olga", is_staff=True, is_superuser=True)
+
+
+def signed_in(user: User) -> Client:
+    """Return the user's browser."""
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def deliver(body: bytes, signature: str, door: str = DOOR) -> Any:
+    """Post an event to the door."""
+    headers = {"Stripe-Signature": signature} if signature else {}
+    client: Any = APIClient()
+    return client.generic("POST", door, body, content_type="application/json", headers=headers)
+
+
+def test_stripe_delivers_at_the_door_and_the_invoice_is_paid(stripe: StandIn, closed: Tenant) -> None:
+    done = push(closed)
+    stripe.books.pay(done.external_id)
+
+    def post(body: bytes, signature: str) -> int:
+        answer = deliver(body, signature)
+        assert answer.json().keys() == {"new"}
+        return int(answer.status_code)
+
+    assert set(webhooks.deliver(stripe.books.events, [SECRET], post, seed=7)) == {200}
+    assert tasks.process_stripe() == len(stripe.books.events)
+    assert Invoice.objects.get().state == "paid"
+
+
+def test_the_door_opens_to_signatures_alone(connection: StripeConnection) -> None:
+    body = json.dumps({"id": "evt_1"}).encode()
+    for signature in ("", webhooks.signature(body, ["whsec_forged1234"])):
+        refused = deliver(body, signature)
+        assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_webhook")
+    good = webhooks.signature(body, [SECRET])
+    assert deliver(body, good, DOOR.replace("berlin", "paris")).status_code == 404
+    large = b"x" * (events.MOST_BYTES + 1)
+    assert deliver(large, webhooks.signature(large, [SECRET])).status_code == 400
+    assert APIClient().get(DOOR).status_code == 405
+    assert not StripeEvent.objects.exists()
+
+
+def test_an_operator_connects_and_pushes_by_the_api(stripe: StandIn, acme: Tenant, operator: User) -> None:
+    api = APIClient()
+    api.force_login(operator)
+    missing = api.get("/api/v1/issuers/berlin/stripe")
+    assert (missing.status_code, error_of(missing)["code"]) == (409, "stripe_refused")
+    made = api.patch("/api/v1/issuers/berlin/stripe", {"key": KEY, "webhook_secret": SECRET}, format="json")
+    assert (made.status_code, made.json()["mode"], made.json()["key_hint"]) == (200, "test", "1234")
+    assert KEY not in made.content.decode()
+    wrong = api.patch("/api/v1/issuers/berlin/stripe", {"key": "sk_test_"}, format="json")
+    assert "this is no secret key" in error_of(wrong)["message"]
+    refused = api.post("/api/v1/stripe/invoices", {"tenant": "acme", "month": "2026-03"}, format="json")
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "invoice_refused")
+
+
+def test_a_month_is_pushed_on_the_page_and_the_tenant_reads_stripes_document(
+    stripe: StandIn, closed: Tenant, operator: User
+) -> None:
+    browser = signed_in(operator)
+    asked = browser.post(PAGE, {"action": "push", "tenant": "acme", "month": "2026-03"}, follow=True)
+    assert "2026-03 of acme goes to Stripe within a minute." in asked.content.decode()
+    assert stripe.books.of_kind("invoice") == []
+    assert tasks.process_stripe() == 1
+    done = StripeInvoice.objects.get()
+    shown = browser.get(PAGE).content.decode()
+    assert done.number in shown and done.pdf_url in shown
+    member, stranger = (User.objects.create(username=name) for name in ("mia", "sam"))
+    Membership.objects.create(user=member, tenant=closed, role="billing")
+    Membership.objects.create(user=stranger, tenant=Tenant.objects.create(slug="globex", name="Globex"), role="owner")
+    address = f"/portal/tenants/acme/invoices/{done.mirror_id}/"
+    assert done.pdf_url in signed_in(member).get(address).content.decode()
+    for user in (member, stranger):
+        assert signed_in(user).get(PAGE).status_code == 404
+        assert signed_in(user).post(PAGE, {"action": "void", "invoice": str(done.id), "reason": "x"}).status_code == 404
+        api = APIClient()
+        api.force_login(user)
+        assert api.get("/api/v1/stripe/invoices").status_code == 403
+    assert signed_in(stranger).get(address).status_code == 404
+    voided = browser.post(PAGE, {"action": "void", "invoice": str(done.id), "reason": "wrong"}, follow=True)
+    assert f"{done.number} is void." in voided.content.decode()
+    assert Invoice.objects.get().state == "void"
+
+
+def test_the_page_connects_keeps_no_secret_and_says_what_is_wrong(
+    stripe: StandIn, issuer: Issuer, operator: User
+) -> None:
+    browser = signed_in(operator)
+    assert "https" not in browser.get(PAGE).context["endpoint"].removeprefix("http")
+    wrong = browser.post(PAGE, {"action": "connect", "key": "pk_test_x", "webhook_secret": "", "tax_rate": "txr_1"})
+    assert wrong.status_code == 400
+    text = wrong.content.decode()
+    assert "this is no secret key" in text and "pk_test_x" not in text and "txr_1" in text
+    done = browser.post(PAGE, {"action": "connect", "key": KEY, "webhook_secret": SECRET}, follow=True)
+    assert "berlin is connected with acct_" in done.content.decode()
+    assert KEY not in done.content.decode() and SECRET not in done.content.decode()
+    assert "Stripe: test" in browser.get("/portal/issuers/").content.decode()
+
+
+def test_what_differs_is_on_the_pages_and_in_the_api(stripe: StandIn, closed: Tenant, operator: User) -> None:
+    done = push(closed)
+    stripe.books.step(done.external_id, "void", {})
+    comparison.run(done.connection)
+    browser = signed_in(operator)
+    text = f"{done.number} is void at Stripe and sent here."
+    for page in (PAGE, "/portal/reconciliation/"):
+        assert text in browser.get(page).content.decode()
+    api = APIClient()
+    api.force_login(operator)
+    [finding] = api.get("/api/v1/stripe/findings").json()["findings"]
+    assert (finding["issuer"], finding["kind"], finding["text"]) == ("berlin", "state", text)

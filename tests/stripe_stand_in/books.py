@@ -1,0 +1,292 @@
+"""The stand-in's objects and what calls do to them, as Stripe's pages in ``rules`` say."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from tests.stripe_stand_in import rules
+from tests.stripe_stand_in.rules import ApiError, check_metadata, integer, unknown
+
+Object = dict[str, Any]
+_PREFIXES = {
+    "customer": "cus",
+    "invoice": "in",
+    "invoiceitem": "ii",
+    "invoice_payment": "inpay",
+    "credit_note": "cn",
+    "customer_balance_transaction": "cbtxn",
+    "event": "evt",
+    "tax_rate": "txr",
+    "payment_intent": "pi",
+}
+
+
+class Books:
+    """One account in test mode. ``events``: what happened, as webhooks have it."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.account: Object = {"id": "acct_" + secrets.token_hex(8), "object": "account"}
+        self.objects: dict[str, Object] = {}
+        self.events: list[Object] = []
+        self.numbers = 0
+
+    def make(self, kind: str, **values: Any) -> Object:
+        """Create an object with an id of its kind."""
+        identity = f"{_PREFIXES[kind]}_{secrets.token_hex(12)}"
+        made = {"id": identity, "object": kind, "created": int(self.clock()), "livemode": False, **values}
+        self.objects[identity] = made
+        return made
+
+    def get(self, kind: str, identity: str) -> Object:
+        """Return an object. Raises ApiError."""
+        found = self.objects.get(identity)
+        if found is None or found["object"] != kind:
+            raise unknown(kind, identity)
+        return found
+
+    def of_kind(self, kind: str, **values: Any) -> list[Object]:
+        """Return the objects of a kind with these values, the newest first."""
+        found = [each for each in self.objects.values() if each["object"] == kind]
+        return [each for each in reversed(found) if all(each.get(name) == value for name, value in values.items())]
+
+    def emit(self, kind: str, about: Object) -> Object:
+        """Record an event about an object, as it is now."""
+        event = {
+            "id": f"evt_{secrets.token_hex(12)}",
+            "object": "event",
+            "type": kind,
+            "created": int(self.clock()),
+            "livemode": False,
+            "data": {"object": dict(about)},
+        }
+        self.events.append(event)
+        return event
+
+    def customer(self, params: Object) -> Object:
+        """Create a customer."""
+        return self.make("customer", **_named(params), metadata=check_metadata(params.get("metadata")), balance=0)
+
+    def change_customer(self, identity: str, params: Object) -> Object:
+        """Change a customer; metadata is merged."""
+        found = self.get("customer", identity)
+        found["metadata"] |= check_metadata(params.get("metadata"))
+        found.update(_named(params))
+        return found
+
+    def balance(self, identity: str, params: Object) -> Object:
+        """Add to a customer's balance: below zero is credit (docs.stripe.com/billing/customer/balance)."""
+        found, amount = self.get("customer", identity), integer(params, "amount")
+        self._one_currency(found, params["currency"])
+        found["balance"] += amount
+        return self.make(
+            "customer_balance_transaction",
+            customer=identity,
+            amount=amount,
+            currency=params["currency"],
+            metadata=check_metadata(params.get("metadata")),
+        )
+
+    def invoice(self, params: Object) -> Object:
+        """Create a draft."""
+        customer = self.get("customer", str(params.get("customer", "")))
+        fields = _listed(params.get("custom_fields"))
+        if len(fields) > rules.MOST_CUSTOM_FIELDS or any(
+            len(each["name"]) > rules.LONGEST_FIELD_NAME or len(each["value"]) > rules.LONGEST_FIELD_VALUE
+            for each in fields
+        ):
+            raise ApiError(400, "Too many custom fields, or too long ones.")
+        method = params.get("collection_method", "charge_automatically")
+        if method == "send_invoice" and "days_until_due" not in params:
+            raise ApiError(400, "You must pass either due_date or days_until_due.")
+        self._one_currency(customer, params["currency"])
+        rates = [self.get("tax_rate", each) for each in _listed(params.get("default_tax_rates"))]
+        made = self.make(
+            "invoice",
+            customer=customer["id"],
+            currency=params["currency"],
+            collection_method=method,
+            days_until_due=int(params.get("days_until_due", 0)),
+            auto_advance=params.get("auto_advance") == "true",
+            status="draft",
+            number=None,
+            description=params.get("description"),
+            footer=params.get("footer"),
+            custom_fields=fields,
+            default_tax_rates=rates,
+            metadata=check_metadata(params.get("metadata")),
+            hosted_invoice_url=None,
+            invoice_pdf=None,
+            due_date=None,
+            starting_balance=0,
+            amount_paid=0,
+            attempt_count=0,
+            pre_payment_credit_notes_amount=0,
+            post_payment_credit_notes_amount=0,
+            status_transitions={
+                "finalized_at": None,
+                "paid_at": None,
+                "voided_at": None,
+                "marked_uncollectible_at": None,
+            },
+        )
+        self._sum(made)
+        self.emit("invoice.created", made)
+        return made
+
+    def item(self, params: Object) -> Object:
+        """Add an item to a draft."""
+        invoice = self.get("invoice", str(params.get("invoice", "")))
+        if invoice["status"] != "draft":
+            raise ApiError(400, "Items can be added to draft invoices only.", code="invoice_not_editable")
+        if params.get("currency") != invoice["currency"]:
+            raise ApiError(400, "The currency of the item must be that of the invoice.")
+        if len(self.of_kind("invoiceitem", invoice=invoice["id"])) >= rules.MOST_ITEMS:
+            raise ApiError(400, f"An invoice can have at most {rules.MOST_ITEMS} items.")
+        made = self.make(
+            "invoiceitem",
+            customer=params["customer"],
+            invoice=invoice["id"],
+            amount=integer(params, "amount"),
+            currency=params["currency"],
+            description=params.get("description"),
+            metadata=check_metadata(params.get("metadata")),
+        )
+        self._sum(invoice)
+        return made
+
+    def delete(self, identity: str) -> Object:
+        """Delete a draft."""
+        found = self.get("invoice", identity)
+        if found["status"] != "draft":
+            raise ApiError(400, "Only drafts can be deleted.", code="invoice_not_editable")
+        for each in self.of_kind("invoiceitem", invoice=identity):
+            del self.objects[each["id"]]
+        del self.objects[identity]
+        self.emit("invoice.deleted", found)
+        return {"id": identity, "object": "invoice", "deleted": True}
+
+    def step(self, identity: str, name: str, params: Object) -> Object:
+        """Take an invoice to its next state."""
+        found = self.get("invoice", identity)
+        before, after, event = rules.STEPS[name]
+        if found["status"] not in before:
+            raise ApiError(400, f"This invoice is {found['status']}: it cannot be changed by {name}.")
+        if name == "pay" and params.get("paid_out_of_band") != "true":
+            found["attempt_count"] += 1
+            self.emit("invoice.payment_failed", found)
+            raise ApiError(402, "Your card was declined.", type="card_error", code="card_declined", kept=True)
+        found["status"] = after
+        if name == "finalize":
+            self._finalize(found)
+        elif name != "send":
+            found["status_transitions"][_MOMENTS[name]] = int(self.clock())
+        self.emit(event, found)
+        if found["status"] == "open" and name == "finalize" and found["amount_due"] == 0:
+            self._paid(found)
+        return found
+
+    def pay(self, identity: str, amount: int | None = None, at: int | None = None) -> Object:
+        """Let the customer pay on the hosted page, all or a part; return the payment."""
+        found = self.get("invoice", identity)
+        assert found["status"] in {"open", "uncollectible"}
+        paid = found["amount_remaining"] if amount is None else amount
+        moment = int(self.clock()) if at is None else at
+        payment = self.make(
+            "invoice_payment",
+            invoice=identity,
+            amount_paid=paid,
+            amount_requested=paid,
+            currency=found["currency"],
+            status="paid",
+            payment={"type": "payment_intent", "payment_intent": f"pi_{secrets.token_hex(12)}"},
+            status_transitions={"paid_at": moment, "canceled_at": None},
+        )
+        found["amount_paid"] += paid
+        self._sum(found)
+        if found["amount_remaining"] <= 0:
+            self._paid(found)
+        return payment
+
+    def credit_note(self, params: Object) -> Object:
+        """Credit a part of an open invoice (docs.stripe.com/invoicing/dashboard/credit-notes)."""
+        found, amount = self.get("invoice", str(params["invoice"])), integer(params, "amount")
+        if found["status"] not in {"open", "paid"}:
+            raise ApiError(400, "Only open and paid invoices can be credited.")
+        name = "pre_payment_credit_notes_amount" if found["status"] == "open" else "post_payment_credit_notes_amount"
+        found[name] += amount
+        self._sum(found)
+        note = self.make("credit_note", invoice=found["id"], amount=amount, currency=found["currency"])
+        self.emit("credit_note.created", note)
+        if found["status"] == "open" and found["amount_remaining"] <= 0:
+            self._paid(found)
+        return note
+
+    def lines(self, invoice: Object) -> list[Object]:
+        """Return the lines of an invoice, in the order of its items."""
+        return list(reversed(self.of_kind("invoiceitem", invoice=invoice["id"])))
+
+    def _finalize(self, found: Object) -> None:
+        self.numbers += 1
+        found["number"] = f"STAND-{self.numbers:04}"
+        found["hosted_invoice_url"] = f"https://invoice.stripe.invalid/i/{found['id']}"
+        found["invoice_pdf"] = f"https://pay.stripe.invalid/invoice/{found['id']}/pdf"
+        moment = int(self.clock())
+        found["status_transitions"]["finalized_at"] = moment
+        found["due_date"] = moment + found["days_until_due"] * 86400
+        customer = self.get("customer", found["customer"])
+        found["starting_balance"] = customer["balance"]
+        used = max(-found["total"], min(0, customer["balance"])) if customer["balance"] < 0 else customer["balance"]
+        customer["balance"] -= used
+        found["applied_balance"] = used
+        self._sum(found)
+
+    def _paid(self, found: Object) -> None:
+        found["status"] = "paid"
+        found["status_transitions"]["paid_at"] = int(self.clock())
+        self.emit("invoice.paid", found)
+
+    def _sum(self, found: Object) -> None:
+        items = self.lines(found)
+        subtotal = sum(each["amount"] for each in items)
+        rates = found["default_tax_rates"]
+        # Stripe computes tax by line or in total, as its account is set; here in total, half away from zero.
+        tax = sum(
+            int((Decimal(subtotal) * Decimal(str(rate["percentage"])) / 100).quantize(Decimal(1), ROUND_HALF_UP))
+            for rate in rates
+        )
+        due = subtotal + tax + found.get("applied_balance", 0) - found["pre_payment_credit_notes_amount"]
+        found.update(
+            subtotal=subtotal,
+            total=subtotal + tax,
+            total_excluding_tax=subtotal,
+            amount_due=max(0, due),
+            amount_remaining=max(0, due - found["amount_paid"]),
+            lines={
+                "object": "list",
+                "data": items[: rules.SHOWN_LINES],
+                "has_more": len(items) > rules.SHOWN_LINES,
+                "total_count": len(items),
+            },
+        )
+
+    def _one_currency(self, customer: Object, currency: str) -> None:
+        """A customer's invoices have one currency (docs.stripe.com/invoicing/multi-currency-customers)."""
+        known = customer.setdefault("currency", currency)
+        if known != currency:
+            raise ApiError(400, f"You cannot combine currencies on a single customer: {known} and {currency}.")
+
+
+_MOMENTS = {"pay": "paid_at", "void": "voided_at", "mark_uncollectible": "marked_uncollectible_at"}
+
+
+def _named(params: Object) -> Object:
+    return {name: params[name] for name in ("name", "email", "address", "description") if name in params}
+
+
+def _listed(found: Any) -> list[Any]:
+    return [found[str(at)] for at in range(len(found))] if isinstance(found, dict) else []
