@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
     """Expand: new tables, and a trigger that refuses nothing that the release before does."""
 
     dependencies: ClassVar = [
-        ("billing", "0036_undone_payments"),
+        ("billing", "0038_request_search"),
     ]
 
     operations: ClassVar[list[Operation]] = [
