@@ -45,7 +45,7 @@ _RULES: Final = tuple(
         (Area.OWN, r"plans/[^/]+/preview"),  # computes, and changes nothing
         (
             Area.MONEY,
-            r"(billing|chargeback|costs|dunning|invoices|issuers|months|payments|plans|prices|reservations)(/.*)?",
+            r"(billing|chargeback|costs|dunning|invoices|issuers|months|payments|plans|prices|reservations|stripe)(/.*)?",
         ),
         (Area.MONEY, rf"{_OF_TENANT}/(account|billing|credit|invoices|months|plan|reservations)(/.*)?"),
         (Area.FLEET, r"(fleet|models|deploy-model|node-tokens|nodes|scrape-tokens|scraping|secrets|webhooks)(/.*)?"),
