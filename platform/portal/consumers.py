@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from typing import Any
+from urllib.parse import parse_qs
 
+from asgiref.sync import sync_to_async
 from channels.auth import get_user
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import close_old_connections
 from redis.exceptions import RedisError
 
-from portal.live import feed
-from portal.live.topics import FLEET
+from portal.access.addresses import gateway_base
+from portal.access.principal import Principal, principal_of_user, tenant_for
+from portal.errors import BadQuery
+from portal.live import feed, topics
+from portal.live.topics import Topic
+from portal.pages.base import ZONE_COOKIE
+from portal.reporting import periods
+from tenants.errors import NotFound
 from tenants.models import User
 
-#: How long a socket can outlive its session: the session is checked this often.
+#: How long a socket can outlive its session or the rights: both are checked this often.
 RECHECK_SECONDS = 15.0
 #: WebSocket close codes (RFC 6455 leaves 4000-4999 to applications).
 SIGNED_OUT = 4401
@@ -23,27 +33,32 @@ TRY_AGAIN = 1013
 log = logging.getLogger(__name__)
 
 
-class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One open fleet page."""
+class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
+    """One open page."""
+
+    @abstractmethod
+    def topic(self, principal: Principal) -> Topic:
+        """Return what the page shows. Raises NotFound if the principal may not see it, BadQuery for a wrong address."""
 
     async def connect(self) -> None:
-        """Accept operators; refuse all others before the handshake ends (HTTP 403)."""
+        """Accept who may see the page; refuse all others before the handshake ends (HTTP 403)."""
         self._feed: feed.Feed | None = None
         self._checker: asyncio.Task[None] | None = None
-        if not _may_watch(self.scope["user"]):
+        topic = await sync_to_async(self._allowed)(self.scope["user"])
+        if topic is None:
             await self.close()
             return
         await self.accept()
         try:
-            await self.channel_layer.group_add(feed.group(FLEET), self.channel_name)
-            html = await feed.newest(FLEET)
+            await self.channel_layer.group_add(feed.group(topic), self.channel_name)
+            html = await feed.newest(topic)
         except (RedisError, OSError) as error:
-            log.warning("cannot follow the live page %s: %s", FLEET.name, error)
+            log.warning("cannot follow the live page %s: %s", topic.name, error)
             await self.close(code=TRY_AGAIN)
             return
         if html:
             await self.send(text_data=html)
-        self._feed = feed.of(FLEET)
+        self._feed = feed.of(topic)
         self._feed.join()
         self._checker = asyncio.create_task(self._check())
 
@@ -53,7 +68,7 @@ class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels h
             self._checker.cancel()
         if self._feed is not None:
             self._feed.leave()
-            await self.channel_layer.group_discard(feed.group(FLEET), self.channel_name)
+            await self.channel_layer.group_discard(feed.group(self._feed.topic), self.channel_name)
 
     async def changed(self, message: dict[str, Any]) -> None:
         """Pass on what one process has read for all viewers (``portal.live.feed``)."""
@@ -63,10 +78,63 @@ class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels h
         """Close when the session has ended or the rights are gone."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            if not _may_watch(await get_user(self.scope)):
+            if await sync_to_async(self._allowed)(await get_user(self.scope)) is None:
                 await self.close(code=SIGNED_OUT)
                 return
 
+    def _allowed(self, user: Any) -> Topic | None:
+        close_old_connections()
+        if not isinstance(user, User) or not user.is_active:
+            return None
+        try:
+            return self.topic(principal_of_user(user))
+        except (NotFound, BadQuery):
+            return None
 
-def _may_watch(user: Any) -> bool:
-    return isinstance(user, User) and user.is_active and user.is_staff
+
+class FleetConsumer(LiveConsumer):
+    """The fleet page, for operators."""
+
+    def topic(self, principal: Principal) -> Topic:
+        """Return the fleet."""
+        _require_operator(principal)
+        return topics.FLEET
+
+
+class UsageConsumer(LiveConsumer):
+    """The overview of all tenants, for operators."""
+
+    def topic(self, principal: Principal) -> Topic:
+        """Return the overview of the query's preset period, in the reader's time zone."""
+        _require_operator(principal)
+        return topics.usage_of_all(*_preset_and_zone(self.scope), gateway_base(_host(self.scope), _scheme(self.scope)))
+
+
+class TenantUsageConsumer(LiveConsumer):
+    """A tenant's home page, for those who may read the tenant."""
+
+    def topic(self, principal: Principal) -> Topic:
+        """Return the tenant's figures of the query's preset period, in the reader's time zone."""
+        tenant = tenant_for(principal, self.scope["url_route"]["kwargs"]["slug"])
+        return topics.usage_of_tenant(tenant, *_preset_and_zone(self.scope))
+
+
+def _require_operator(principal: Principal) -> None:
+    if not principal.is_operator:
+        raise NotFound("page", "live")
+
+
+def _preset_and_zone(scope: Any) -> tuple[str, str]:
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    preset = query.get("period", [periods.DEFAULT_PRESET])[0]
+    if preset not in periods.PRESETS:
+        raise BadQuery("period", preset, " | ".join(periods.PRESETS))
+    return preset, scope["cookies"].get(ZONE_COOKIE, "")
+
+
+def _host(scope: Any) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+
+
+def _scheme(scope: Any) -> str:
+    return "https" if scope["scheme"] == "wss" else "http"

@@ -79,6 +79,14 @@ def cookie_of(user: User) -> str:
     return session.session_key
 
 
+def use_more(world: World) -> None:
+    """Store three further requests of acme, from a thread with a connection of its own."""
+    try:
+        fixtures.store(fixtures.answered(world, world.acme, timezone.now(), number) for number in range(1200, 1203))
+    finally:
+        connection.close()
+
+
 def cordon() -> None:
     """Cordon the node, as an operator would."""
     with other_connection() as other:
@@ -91,12 +99,12 @@ def make_ready() -> None:
         other.execute("UPDATE workers_replica SET state = 'ready', startup_seconds = 31 WHERE state = 'starting'")
 
 
-async def refused(served: Served, *, cookie: str = "", origin: str = "") -> int:
+async def refused(served: Served, *, cookie: str = "", origin: str = "", path: str = "/ws/fleet") -> int:
     """Return the HTTP status that refuses the handshake; 0 if it is accepted."""
     headers = {"Origin": origin or served.base}
     async with aiohttp.ClientSession(cookies=served.signed_in(cookie)) as client:
         try:
-            async with client.ws_connect(f"{served.base}/ws/fleet", headers=headers):
+            async with client.ws_connect(f"{served.base}{path}", headers=headers):
                 return 0
         except aiohttp.WSServerHandshakeError as error:
             return error.status
@@ -129,6 +137,36 @@ async def test_a_page_gets_what_changed_and_nothing_else(served: Served) -> None
         assert "up in 31 s" in changed
         assert 'id="deployment-tiny-chat"' in changed  # three of two are ready now
         assert 'hx-swap-oob="true"' in changed
+
+
+async def test_usage_is_watched_by_those_who_may_read_it(served: Served) -> None:
+    cookies = {"operator": served.operator_cookie, "member": served.member_cookie, "nobody": ""}
+    allowed = {
+        "/ws/usage/all": {"operator"},
+        "/ws/usage/tenant/acme?period=1h": {"operator", "member"},
+        "/ws/usage/tenant/globex": {"operator"},
+        "/ws/usage/tenant/nosuch": set(),
+        "/ws/usage/all?period=nonsense": set(),
+    }
+    for path, whose in allowed.items():
+        answers = {name: await refused(served, cookie=cookie, path=path) for name, cookie in cookies.items()}
+        assert {name for name, status in answers.items() if status == 0} == whose, path
+        assert set(answers.values()) <= {0, 403}, path
+
+
+async def test_usage_appears_on_an_open_page(served: Served) -> None:
+    headers = {"Origin": served.base}
+    async with (
+        aiohttp.ClientSession(cookies=served.signed_in(served.member_cookie)) as session,
+        session.ws_connect(f"{served.base}/ws/usage/tenant/acme?period=24h", headers=headers) as socket,
+    ):
+        first = await socket.receive_str(timeout=20)
+        assert 'id="figures"' in first
+        assert 'hx-swap-oob="true"' in first
+        assert "1,200" in first
+        await asyncio.to_thread(use_more, served.world)
+        while "1,203" not in await socket.receive_str(timeout=20):
+            pass
 
 
 async def test_viewers_at_two_portals_see_the_same_and_one_takes_over_from_the_other(

@@ -12,10 +12,15 @@ from tenants import networks
 
 def api_base(request: HttpRequest) -> str:
     """Return the base URL of the inference API: as set, else the request's own host name with the gateway's port."""
+    return gateway_base(request.get_host(), request.scheme or "http")
+
+
+def gateway_base(host: str, scheme: str) -> str:
+    """Return the base URL as :func:`api_base`, for a portal that was opened under ``host``."""
     if settings.API_URL:
         return f"{settings.API_URL}/v1"
-    name, _ = split_domain_port(request.get_host())
-    return f"{request.scheme}://{name}:{settings.GATEWAY_PORT}/v1"
+    name, _ = split_domain_port(host)
+    return f"{scheme}://{name}:{settings.GATEWAY_PORT}/v1"
 
 
 def client_address(request: HttpRequest) -> str:

@@ -48,8 +48,6 @@ class Feed:
     topic: Topic
     holder: str = field(default_factory=lambda: uuid4().hex)
     viewers: int = 0
-    #: How often this process has read the topic, for tests and benchmarks.
-    readings: int = 0
     _task: asyncio.Task[None] | None = None
     _shown: Shown | None = None
 
@@ -65,6 +63,7 @@ class Feed:
         if not self.viewers and self._task is not None:
             self._task.cancel()
             self._task = None
+            _feeds.pop(self.topic.name, None)
 
     async def _run(self) -> None:
         layer = get_channel_layer()
@@ -89,7 +88,6 @@ class Feed:
             self._shown = None
             return ""
         shown = self.topic.read()
-        self.readings += 1
         html = shown.since(self._shown)
         if html or self._shown is None:
             redis.set(whole_key(self.topic), shown.whole, ex=KEPT_SECONDS)
@@ -119,10 +117,7 @@ _feeds: dict[str, Feed] = {}
 
 def of(topic: Topic) -> Feed:
     """Return this process's feed of the topic."""
-    feed = _feeds.get(topic.name)
-    if feed is None or not feed.viewers:
-        feed = _feeds[topic.name] = Feed(topic)
-    return feed
+    return _feeds.setdefault(topic.name, Feed(topic))
 
 
 @sync_to_async

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.template.loader import render_to_string
+from django.utils import timezone
 
 from portal.fleet.fragments import fleet_fragments
+from portal.pages.usage import home_figures, overview_figures
+from portal.reporting import periods
+from portal.reporting.periods import Period
+from tenants.models import Tenant
 from workers.fleet.status import inventory
 
 
@@ -44,3 +50,44 @@ def _read_fleet() -> Shown:
 
 
 FLEET = Topic(name="fleet", seconds=1.0, read=_read_fleet)
+
+#: Presets whose newest part a reader sees change; the others are read less often.
+SHORT_PRESETS = ("1h", "6h", "24h")
+SHORT_SECONDS = 5.0
+LONG_SECONDS = 60.0
+
+
+def usage_of_all(preset: str, zone: str, base_url: str) -> Topic:
+    """Return the overview of a preset period, in a time zone. Raises BadQuery. ``base_url``: of the inference API."""
+    period_at(preset, zone)
+
+    def read() -> Shown:
+        return _figures("overview", overview_figures(period_at(preset, zone), base_url))
+
+    return _usage("all", preset, zone, read)
+
+
+def usage_of_tenant(tenant: Tenant, preset: str, zone: str) -> Topic:
+    """Return a tenant's home page of a preset period, in a time zone. Raises BadQuery."""
+    period_at(preset, zone)
+
+    def read() -> Shown:
+        return _figures("home", home_figures(tenant, period_at(preset, zone)))
+
+    return _usage(tenant.id.hex, preset, zone, read)
+
+
+def period_at(preset: str, zone: str) -> Period:
+    """Return a preset period that ends now. Raises BadQuery."""
+    return periods.parse({"period": preset}, timezone.now(), periods.DEFAULT_PRESET, periods.zone_named(zone))
+
+
+def _usage(whose: str, preset: str, zone: str, read: Callable[[], Shown]) -> Topic:
+    place = (periods.zone_named(zone) or periods.UTC_ZONE).key.replace("/", ".").replace("+", "_")
+    seconds = SHORT_SECONDS if preset in SHORT_PRESETS else LONG_SECONDS
+    return Topic(name=f"usage.{whose}.{preset}.{place}", seconds=seconds, read=read)
+
+
+def _figures(page: str, context: dict[str, Any]) -> Shown:
+    html = render_to_string(f"portal/parts/{page}_figures.html", context | {"swap": True})
+    return Shown(whole=html, parts={"figures": html})

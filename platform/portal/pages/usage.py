@@ -28,6 +28,7 @@ from portal.reporting import first_steps as first_steps_report
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
+from tenants.models import Tenant
 from workers.fleet.status import inventory
 
 #: Currency of sums over all tenants; every price book is in it.
@@ -77,18 +78,39 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
             return redirect("portal:tenant", slug=own.slug)
         return show(request, principal, "portal/no_tenant.html", {}, active="")
     period = period_of(request)
+    context = overview_figures(period, api_base(request)) | {
+        "periods": presets(request),
+        "live": live_address("all", period),
+    }
+    return show(request, principal, "portal/overview.html", context, active="overview")
+
+
+def overview_figures(period: Period, base_url: str) -> dict[str, Any]:
+    """Return what ``parts/overview_figures.html`` shows; ``base_url`` is the inference API's, for an example."""
     context = _usage(period, None, PLATFORM_CURRENCY, reverse("portal:requests"))
     total: Sums = context["total"]
-    context |= {
+    return context | {
         "by_tenant": _by_tenant(period, total),
         "fleet": inventory.read(),
         "steps": None if total.requests else first_steps_report.read(),
-        "periods": presets(request),
-        "api_base": api_base(request),
+        "api_base": base_url,
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:usage-csv')}?{period.query}",
     }
-    return show(request, principal, "portal/overview.html", context, active="overview")
+
+
+def home_figures(tenant: Tenant, period: Period) -> dict[str, Any]:
+    """Return what ``parts/home_figures.html`` shows of one tenant."""
+    with as_tenant(TenantId(tenant.id)):
+        requests = reverse("portal:tenant-requests", args=[tenant.slug])
+        context = _usage(period, TenantId(tenant.id), tenant.currency, requests) | {"example_model": example_model()}
+    csv_url = f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}"
+    return context | {"tenant": tenant, "csv_url": csv_url}
+
+
+def live_address(whose: str, period: Period) -> str:
+    """Return the WebSocket that keeps a page of a preset period up to date; empty for a period between two dates."""
+    return f"/ws/usage/{whose}?{period.query}" if period.query.startswith("period=") else ""
 
 
 @require_GET
@@ -105,14 +127,11 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's usage and how to send a first request."""
     tenant = tenant_for(principal, slug)
     period = period_of(request)
-    with as_tenant(TenantId(tenant.id)):
-        requests = reverse("portal:tenant-requests", args=[tenant.slug])
-        context = _usage(period, TenantId(tenant.id), tenant.currency, requests) | {"example_model": example_model()}
-    context |= {
+    context = home_figures(tenant, period) | {
         "periods": presets(request),
         "api_base": api_base(request),
         "may_play": principal.may_play(tenant.id),
-        "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
+        "live": live_address(f"tenant/{tenant.slug}", period),
     }
     return show(request, principal, "portal/tenant.html", context, active="home", tenant=tenant)
 

@@ -190,14 +190,27 @@
     legend(panel, spec, null);
   }
 
-  const panels = document.querySelectorAll("[data-chart]");
-  panels.forEach(draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.forEach(draw));
   const sizes = new ResizeObserver((entries) => {
     for (const entry of entries) {
       const plot = charts.get(entry.target.closest("[data-chart]"));
       if (plot && entry.contentRect.width) plot.setSize({ width: entry.contentRect.width, height: entry.contentRect.height });
     }
   });
-  panels.forEach((panel) => sizes.observe(panel.querySelector(".chart")));
+
+  function drawAll() {
+    for (const [panel, plot] of charts) {
+      if (panel.isConnected) continue;
+      plot.destroy();
+      charts.delete(panel);
+    }
+    sizes.disconnect();
+    for (const panel of document.querySelectorAll("[data-chart]")) {
+      draw(panel);
+      sizes.observe(panel.querySelector(".chart"));
+    }
+  }
+
+  drawAll();
+  document.addEventListener("hearth:swapped", drawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 })();

@@ -1,5 +1,5 @@
 // Keep [data-live] up to date: the server pushes changed fragments over one WebSocket and htmx swaps them in.
-// Without a WebSocket the page polls every few seconds. A hidden page does neither.
+// Without a WebSocket a page that names an address to poll does so every few seconds. A hidden page does neither.
 "use strict";
 
 (function () {
@@ -8,10 +8,11 @@
   const indicator = document.getElementById("live");
   const POLL_MS = 3000;
   const MAX_RETRY_MS = 30000;
-  const LABELS = { live: "Live", polling: "Updating every 3 s", paused: "Paused", connecting: "Connecting" };
+  const LABELS = { live: "Live", polling: "Updating every 3 s", lost: "Not live", paused: "Paused", connecting: "Connecting" };
   let socket = null;
   let poll = null;
   let retry = null;
+  let later = null;
   let wait = 1000;
 
   function show(state) {
@@ -19,11 +20,17 @@
     indicator.textContent = LABELS[state];
   }
 
-  // Open details stay open when their fragment is swapped.
+  // Open details stay open when their fragment is swapped. What is being read off a chart stays until the pointer leaves.
   function apply(html) {
+    clearTimeout(later);
+    if (root.querySelector(".chart:hover")) {
+      later = setTimeout(apply, 500, html);
+      return;
+    }
     const open = new Set([...root.querySelectorAll("details[open][id]")].map((element) => element.id));
     htmx.swap(document.body, html, { swapStyle: "none" });
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    document.dispatchEvent(new Event("hearth:swapped"));
   }
 
   async function pollOnce() {
@@ -37,6 +44,10 @@
 
   function startPolling() {
     if (poll) return;
+    if (!root.dataset.poll) {
+      show("lost");
+      return;
+    }
     show("polling");
     pollOnce();
     poll = setInterval(pollOnce, POLL_MS);
