@@ -15,7 +15,16 @@ from django.utils import timezone
 
 from hearth import email_url
 from notifications import dispatch, event_types, outbox
-from notifications.event_types import ALERT_RAISED, BUDGET_EXHAUSTED, BUDGET_THRESHOLD_REACHED, EVENT_TYPES, EventType
+from notifications.event_types import (
+    ALERT_RAISED,
+    BUDGET_EXHAUSTED,
+    BUDGET_THRESHOLD_REACHED,
+    EVENT_TYPES,
+    INVOICE_REMINDED,
+    PAYMENT_SUSPENSION_BEGUN,
+    PAYMENT_SUSPENSION_LIFTED,
+    EventType,
+)
 from notifications.mail import outgoing, recipients, sending, texts
 from notifications.models import Event, Mail
 from tenants import registry
@@ -147,6 +156,33 @@ def test_a_person_gets_a_bounded_number_an_hour(acme: Customer, mailbox: Path, m
     dispatch.run()
     assert Mail.objects.filter(state="pending").count() == 2
     assert set(Mail.objects.filter(state="skipped").values_list("note", flat=True)) == {outgoing.TOO_MANY}
+
+
+def test_reminders_above_the_number_wait_for_a_later_hour(
+    acme: Customer, mailbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "MOST_PER_HOUR", 2)
+    member(acme.tenant, "owner", "olga")
+    for number in range(5):
+        happen(INVOICE_REMINDED, acme.tenant, str(number), str(number))
+    happen(BUDGET_THRESHOLD_REACHED, acme.tenant)
+    dispatch.run()
+    now, mails = timezone.now(), list(Mail.objects.order_by("event_id"))
+    assert [mail.note for mail in mails] == ["", "", *[outgoing.LATER] * 3, outgoing.TOO_MANY]
+    assert [round((mail.next_attempt_at - now) / dt.timedelta(hours=1)) for mail in mails[:5]] == [0, 0, 1, 1, 2]
+    assert sending.send_due() == 2
+    Mail.objects.filter(state="pending").update(next_attempt_at=now)
+    assert sending.send_due() == 3
+
+
+def test_a_second_suspension_on_one_day_is_other_news(acme: Customer, mailbox: Path) -> None:
+    member(acme.tenant, "owner", "olga")
+    for kind, field in ((PAYMENT_SUSPENSION_BEGUN, "since"), (PAYMENT_SUSPENSION_LIFTED, "lifted_at")):
+        for moment in ("2026-11-26T08:00:00Z", "2026-11-26T12:00:00Z"):
+            data: dict[str, Any] = {name: f"<{name}>" for name in kind.fields} | {field: moment}
+            outbox.emit(kind, tenant=acme.tenant, subject=("tenant", 1), data=data, dedupe_key=moment)
+    dispatch.run()
+    assert Mail.objects.filter(state="pending").count() == 4
 
 
 def test_without_a_server_the_log_says_why_nothing_was_sent(acme: Customer, settings: LazySettings) -> None:
