@@ -13,13 +13,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import balance, entries
+from billing.accounts import balance, credits, entries
 from billing.accounts.balance import Part
 from billing.errors import InvoiceRefused, PaymentRefused
 from billing.invoices import registry, steps
 from billing.models import BankAssignment, BankCredit, BankLine, CreditEntry, Invoice
 from billing.models.payments import LONGEST_REASON
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import PICO_PER_CENT, units
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -113,12 +113,17 @@ def keep_as_credit(actor: Actor, line_id: UUID, tenant: Tenant | None = None) ->
     line = _locked(line_id)
     if line.amount_cents < 0 or not line.rest_cents:
         raise PaymentRefused(line.bank_reference, "nothing of it is left to keep")
+    if line.state != BankLine.State.OPEN:
+        raise PaymentRefused(line.bank_reference, f"it is {line.state}")
     owner = _owner(line, tenant)
     if owner.state == Tenant.State.ARCHIVED or owner.currency != line.currency:
         reason = f"it is in {line.currency}, and {owner.slug} is {owner.state} and has {owner.currency}"
         raise PaymentRefused(line.bank_reference, reason)
     balance.lock(owner.id)
     rest, before = line.rest_cents, line.state
+    if balance.of(owner.id).total_pico + rest * PICO_PER_CENT > credits.LARGEST_BALANCE_PICO:
+        reason = f"the credit of {owner.slug} would be above {units(credits.LARGEST_BALANCE_PICO)} {line.currency}"
+        raise PaymentRefused(line.bank_reference, reason)
     part = Part(promotion_id=None, left_pico=0)
     kind = entries.Kind.TRANSFER
     entry = entries.add(owner.id, line.currency, part, kind, rest * PICO_PER_CENT)

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 from django.db.models import Sum
 
-from billing.accounts import balance
+from billing.accounts import balance, credits
 from billing.dunning import run as dunning
 from billing.errors import InvoiceRefused, PaymentRefused
 from billing.invoices import finalizing, registry, steps
@@ -54,6 +54,21 @@ def test_a_line_that_paid_nothing_becomes_credit_of_the_tenant_that_is_named(acm
         assignment.keep_as_credit(ADA, line.id)
     assignment.keep_as_credit(ADA, line.id, acme)
     assert balance.of(acme.id).prepaid_pico == 381 * PICO_PER_CENT
+
+
+def test_credit_is_bounded_and_a_dismissed_line_stays_dismissed(
+    acme: Tenant, invoice: Invoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_one(remittance="thanks")
+    line = BankLine.objects.get()
+    monkeypatch.setattr(credits, "LARGEST_BALANCE_PICO", 380 * PICO_PER_CENT)
+    with pytest.raises(PaymentRefused, match=r"the credit of acme would be above 3\.8"):
+        assignment.keep_as_credit(ADA, line.id, acme)
+    monkeypatch.undo()
+    assignment.dismiss(ADA, line.id, "refunded")
+    with pytest.raises(PaymentRefused, match="it is dismissed"):
+        assignment.keep_as_credit(ADA, line.id, acme)
+    assert balance.of(acme.id).prepaid_pico == 0
 
 
 def test_an_assignment_is_undone_with_its_posting_and_may_be_made_again(invoice: Invoice) -> None:
