@@ -94,7 +94,7 @@ def pay(
         invoice.state, invoice.paid_at = states.PAID, timezone.now()
         invoice.save(update_fields=["state", "paid_at"])
         announce(INVOICE_PAID, invoice)
-        suspension.apply(actor, invoice.tenant_id, timezone.now())
+        suspension.settled(actor, invoice, timezone.now())
     _record(
         actor,
         "invoice.paid" if amount == open_cents else "invoice.paid_in_part",
@@ -159,7 +159,7 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
         note = _credit_note(invoice, text, now or timezone.now())
     _record(actor, "invoice.voided", invoice, {"reason": text, "credit_note": note.number if note else None})
     announce(INVOICE_VOIDED, invoice)
-    suspension.apply(actor, invoice.tenant_id, timezone.now())
+    suspension.settled(actor, invoice, timezone.now())
     return note
 
 

@@ -12,11 +12,20 @@ from django.db.models import Min
 
 from billing.invoices import states
 from billing.invoices.announcing import announce_of
-from billing.models import DunningCase
+from billing.models import DunningCase, Invoice
 from notifications.event_types import PAYMENT_SUSPENSION_BEGUN, PAYMENT_SUSPENSION_LIFTED
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.models import Tenant
+
+
+def settled(actor: Actor, invoice: Invoice, now: datetime) -> None:
+    """Let an invoice that became paid or void suspend nobody any more, also if it is open again later. Idempotent.
+
+    Then dunning decides again, by the holds and the policy of that moment. Call it as :func:`apply`.
+    """
+    DunningCase.objects.filter(invoice=invoice).update(suspends_since=None)
+    apply(actor, invoice.tenant_id, now)
 
 
 def apply(actor: Actor, tenant_id: UUID, now: datetime) -> None:
