@@ -97,12 +97,14 @@ def payments_overdue() -> Iterator[Problem]:
 
 
 def dunning_late() -> Iterator[Problem]:
-    """Yield dunning if something is late and it does not run, or if its last run failed for some invoices."""
-    last, now = cases.last_run(), timezone.now()
-    if last is not None and last.finished_at is not None and now - last.finished_at > kinds.DUNNING_LATE:
+    """Yield dunning if it has not run through for long, or if its last run failed for some invoices or tenants."""
+    last, late = cases.last_run(), timezone.now() - kinds.DUNNING_LATE
+    if last is None:
+        yield from (Problem(subject="dunning", summary=text) for text in cases.why_missing(late))
+    elif last.finished_at is not None and last.finished_at < late:
         yield Problem(subject="dunning", summary=f"Dunning last ran through at {last.finished_at:%Y-%m-%d %H:%M} UTC.")
-    elif last is not None and last.failures:
-        yield Problem(subject="dunning", summary=f"Dunning could not look at {last.failures} invoices.")
+    elif last.failures:
+        yield Problem(subject="dunning", summary=f"Dunning could not look at {last.failures} invoices or tenants.")
 
 
 def disks() -> Iterator[Problem]:

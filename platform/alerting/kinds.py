@@ -87,7 +87,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="dunning",
         about="Dunning has not run through for two hours, or its last run could not look at some invoices.",
-        patience=timedelta(),
+        patience=timedelta(minutes=15),  # a release that brings it begins after at most ten
         action="Read the log of the role background, and run `hearth dunning run`.",
         severity="warning",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from celery import shared_task
@@ -14,6 +15,8 @@ from billing.invoices import overdue
 from billing.payments import retrying
 from billing.stripe import comparison, events, pushing
 from tenants.audit import SYSTEM
+
+log = logging.getLogger(__name__)
 
 #: One thread of a process calls Stripe; the others are for other work.
 _calling = threading.Lock()
@@ -34,7 +37,10 @@ def note_overdue_invoices() -> int:
 @shared_task(name="billing.tasks.dun")
 def dun() -> int:
     """Try lines of bank statements again, then take the steps of dunning that are due; return how many steps."""
-    retrying.run(SYSTEM)
+    try:
+        retrying.run(SYSTEM)
+    except Exception:  # whatever it is about a line, invoices that are late are looked at
+        log.exception("lines of bank statements could not be tried again")
     return dunning.run(timezone.now()).steps
 
 

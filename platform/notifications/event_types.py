@@ -142,7 +142,7 @@ INVOICE_REMINDED = EventType(
     | {
         "step": "reminder, second_reminder or notice.",
         "open": "What is still to be paid.",
-        "days_late": "For how many days.",
+        "days_late": "For how many days; 0: a payment failed before it was due.",
         "suspends_on": "After a notice: from when on requests are refused; null: they are not.",
     },
     mail_roles=(OWNER, ADMIN, BILLING),

@@ -78,6 +78,15 @@ def last_run() -> DunningRun | None:
     return DunningRun.objects.exclude(finished_at=None).order_by("-started_at").first()
 
 
+def why_missing(late: datetime) -> list[str]:
+    """Return what is wrong while no run was ever finished: one began before ``late``, or an invoice is late since."""
+    if DunningRun.objects.filter(started_at__lt=late).exists():
+        return ["A run of dunning that began over two hours ago is not through."]
+    if Invoice.objects.filter(state__in=states.UNPAID, overdue_at__lt=late).exists():
+        return ["Dunning has never run through, and invoices are late."]
+    return []
+
+
 def suspended() -> list[Tenant]:
     """Return the tenants whose requests are refused because they have not paid, by slug."""
     rows = Tenant.objects.filter(payment_overdue_since__isnull=False).exclude(state=Tenant.State.ARCHIVED)
@@ -111,7 +120,7 @@ def _case(
         tenant=tenant,
         open_cents=max(0, invoice.total_cents - invoice.applied_cents - paid_cents),
         starts_on=row.starts_on,
-        days_late=max(0, (today - row.starts_on).days),
+        days_late=max(0, (today - invoice.due_on).days),
         steps=tuple(steps),
         next_kind=row.next_kind,
         next_on=row.next_on,

@@ -7,7 +7,7 @@ being late: no step changes what is to be paid.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from billing.errors import BadDunning
 from billing.invoices import issuers
-from billing.models import DunningPolicy, DunningStep, Invoice
+from billing.models import DunningCase, DunningPolicy, DunningStep, Invoice
 from billing.models.dunning import LONGEST_DAYS
 from tenants import audit
 from tenants.audit import Actor
@@ -32,7 +32,10 @@ LARGEST_CENTS = 10**15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Days after an invoice is due, each later than the one before; None: the step is not taken."""
+    """Days after an invoice is due, each later than the one before; None: the step is not taken.
+
+    Those of the reminder count from a payment that failed before.
+    """
 
     reminder_days: int | None = 3
     second_reminder_days: int | None = 10
@@ -92,13 +95,14 @@ def set_policy(
 ) -> Policy:
     """Change these fields of an issuer's policy or, with ``tenant``, of that tenant's own; return it. Idempotent.
 
-    Invoices keep the steps that they got; the next one comes by the new policy. Raises BadDunning, NotFound.
+    Invoices keep the steps that they got; the next one comes by the new policy. A tenant's first policy has what it
+    had until then in the fields that are not given. Raises BadDunning, NotFound.
     """
     if tenant is not None and tenant.slug == PLATFORM_SLUG:
         raise BadDunning("tenant", "the platform's own has no bills")
     of_whom = {"tenant_id": tenant.id} if tenant is not None else {"issuer": issuers.find(issuer)}
     row = DunningPolicy.objects.select_for_update().filter(**of_whom).first()
-    start = DEFAULT if tenant is None else _of_default_issuer()
+    start = DEFAULT if tenant is None else _until_now(tenant)
     before = start if row is None else _read(row)
     values = {name: getattr(before, name) for name in FIELDS} | {
         name: _checked(name, value) for name, value in changes.items()
@@ -141,9 +145,10 @@ def remove(actor: Actor, *, issuer: str | None = None, tenant: Tenant | None = N
     return True
 
 
-def next_step(policy: Policy, starts_on: date, taken: Sequence[DunningStep]) -> Next | None:
+def next_step(policy: Policy, case: DunningCase, taken: Sequence[DunningStep]) -> Next | None:
     """Return the step that follows those that were taken; None: there is no more.
 
+    A payment that failed before the invoice was due brings only the reminder earlier: nobody is late before that day.
     Steps keep the policy's distance: one that comes late, after a hold or a pause, delays those after it. So nobody
     gets a reminder and a suspension on one day.
     """
@@ -153,12 +158,21 @@ def next_step(policy: Policy, starts_on: date, taken: Sequence[DunningStep]) -> 
         days = policy.days(kind)
         if days is None:
             continue
-        due = starts_on + timedelta(days=days)
+        due = (case.starts_on if kind == Kind.REMINDER else case.invoice.due_on) + timedelta(days=days)
         if last is not None:
             between = days - (policy.days(last.kind) or days)
             due = max(due, last.taken_on + timedelta(days=max(between, 1)))
         return Next(kind=kind, on=due)
     return None
+
+
+def _until_now(tenant: Tenant) -> Policy:
+    """Return the policy of a tenant without one of its own: that of its latest invoice.
+
+    Without an invoice nobody knows whose it will be, so it has the default issuer's steps and no suspension.
+    """
+    latest = Invoice.objects.filter(tenant_id=tenant.id).order_by("-id").first()
+    return replace(_of_default_issuer(), suspension_days=None) if latest is None else of_invoice(latest)
 
 
 def _of_default_issuer() -> Policy:

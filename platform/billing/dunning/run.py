@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Exists, Min, OuterRef, Q
 from django.utils import timezone
 
@@ -31,7 +31,7 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a run did: how many steps, and how many invoices could not be looked at."""
+    """What a run did: how many steps, and how many invoices and tenants could not be looked at."""
 
     steps: int
     failures: int
@@ -40,19 +40,24 @@ class Ran:
 def run(now: datetime) -> Ran:
     """Look at every invoice that is late, or of which a payment failed. Idempotent, also for two at once.
 
-    Each invoice is a transaction of its own: one that fails does not stop the others, and the next run tries it again.
+    Each invoice and each tenant is a transaction of its own: one that fails does not stop the others, and the next run
+    tries it again.
     """
     row = DunningRun.objects.create(started_at=now)
     taken = failed = 0
     for invoice_id in _late(now):
         try:
             taken += _look(invoice_id, now)
-        except DatabaseError:
+        except Exception:  # whatever it is about this one, the others are looked at
             failed += 1
             log.exception("dunning of invoice %s failed", invoice_id)
     for tenant in _suspendable():
-        with transaction.atomic():
-            suspending.review(SYSTEM, tenant, now)
+        try:
+            with transaction.atomic():
+                suspending.review(SYSTEM, tenant, now)
+        except Exception:  # as above
+            failed += 1
+            log.exception("dunning of tenant %s failed", tenant.slug)
     metrics.DUNNING_STEPS.inc(taken)
     metrics.DUNNING_FAILURES.inc(failed)
     metrics.DUNNING_SUSPENDED.set(Tenant.objects.filter(payment_overdue_since__isnull=False).count())
@@ -92,12 +97,12 @@ def _look(invoice_id: UUID, now: datetime) -> int:
     case, _ = DunningCase.objects.get_or_create(
         invoice=invoice, defaults={"tenant_id": invoice.tenant_id, "starts_on": starts_on}
     )
-    case.starts_on = starts_on
+    case.starts_on, case.invoice = starts_on, invoice
     terms = policy.of_invoice(invoice)
     due = _due(invoice, case, terms, today)
     if due is not None:
         _take(invoice, case, terms, due, today, tenant)
-    found = policy.next_step(terms, starts_on, _taken(invoice))
+    found = policy.next_step(terms, case, _taken(invoice))
     case.next_kind, case.next_on = ("", None) if found is None else (found.kind, found.on)
     case.save(update_fields=["starts_on", "next_kind", "next_on"])
     if due is not None and due.kind == DunningStep.Kind.SUSPENSION:
@@ -112,14 +117,14 @@ def _taken(invoice: Invoice) -> list[DunningStep]:
 def _due(invoice: Invoice, case: DunningCase, terms: Policy, today: date) -> Next | None:
     if registry.open_cents(invoice) < terms.least_open_cents or holds.of_invoice(invoice, today) is not None:
         return None
-    found = policy.next_step(terms, case.starts_on, _taken(invoice))
+    found = policy.next_step(terms, case, _taken(invoice))
     return found if found is not None and found.on <= today else None
 
 
 def _take(invoice: Invoice, case: DunningCase, terms: Policy, due: Next, today: date, tenant: Tenant) -> None:
     step = DunningStep.objects.create(tenant_id=invoice.tenant_id, invoice=invoice, kind=due.kind, taken_on=today)
     open_text = text_of(registry.open_cents(invoice))
-    days_late = (today - case.starts_on).days
+    days_late = max(0, (today - invoice.due_on).days)
     audit.record(
         SYSTEM,
         f"dunning.{due.kind.value}",
@@ -129,7 +134,7 @@ def _take(invoice: Invoice, case: DunningCase, terms: Policy, due: Next, today: 
     )
     if due.kind == DunningStep.Kind.SUSPENSION:
         return  # the event is about the tenant
-    following = policy.next_step(terms, case.starts_on, _taken(invoice))
+    following = policy.next_step(terms, case, _taken(invoice))
     suspends_on = following.on.isoformat() if following and following.kind == DunningStep.Kind.SUSPENSION else None
     announce(
         INVOICE_REMINDED,

@@ -30,7 +30,7 @@ def review(actor: Actor, tenant: Tenant, now: datetime) -> None:
 
 def _suspends(case: DunningCase, today: date) -> bool:
     terms = policy.of_invoice(case.invoice)
-    if terms.suspension_days is None or today < case.starts_on + timedelta(days=terms.suspension_days):
+    if terms.suspension_days is None or today < case.invoice.due_on + timedelta(days=terms.suspension_days):
         return False
     if registry.open_cents(case.invoice) < terms.least_open_cents:
         return False

@@ -78,7 +78,7 @@ class DunningCase(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()
     invoice = models.OneToOneField(Invoice, on_delete=models.PROTECT, related_name="dunning_case")
-    #: Days count from here: when it was due, or the first payment that failed if that was earlier.
+    #: The reminder's days count from here: when it was due, or the first payment that failed if that was earlier.
     starts_on = models.DateField()
     #: Since when the tenant's requests are refused because of it; None: they are not.
     suspends_since = models.DateTimeField(null=True)
@@ -134,7 +134,7 @@ class DunningRun(models.Model):
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     steps = models.PositiveIntegerField(default=0)
-    #: Invoices that could not be looked at.
+    #: Invoices and tenants that could not be looked at.
     failures = models.PositiveIntegerField(default=0)
 
     class Meta:

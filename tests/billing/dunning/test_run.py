@@ -9,20 +9,24 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import IntegrityError, connections, transaction
+from django.utils import timezone
 
+from alerting import checks
+from billing import tasks
 from billing.accounts import account
-from billing.dunning import cases, holding, policy, run
+from billing.dunning import cases, holding, policy, run, suspending
 from billing.errors import BadDunning
+from billing.invoices import issuers
 from billing.invoices import steps as invoice_steps
 from billing.models import DunningCase, DunningRun, DunningStep, Invoice
-from billing.payments import failures, importing
+from billing.payments import failures, importing, retrying
 from billing.payments.bank_statement import Entry, Statement
 from notifications.mail import outgoing, texts
 from notifications.models import Event, Mail
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Membership, Tenant, User
 from tests.billing.dunning.conftest import DUE, WITH_SUSPENSION, at, run_until, steps
-from tests.billing.invoices.conftest import ADA, NOW
+from tests.billing.invoices.conftest import ADA, NOW, SELLER
 
 pytestmark = pytest.mark.django_db
 ALL = [("reminder", 3), ("second_reminder", 10), ("notice", 20)]
@@ -120,6 +124,31 @@ def test_a_grace_serves_the_tenant_until_its_day_is_over(acme: Tenant, invoice: 
     assert len(steps(invoice)) == 4
 
 
+@pytest.mark.usefixtures("suspending")
+def test_a_payment_that_is_undone_suspends_nobody_whom_a_grace_serves(acme: Tenant, invoice: Invoice) -> None:
+    run_until(31)
+    payment, _ = invoice_steps.pay(ADA, invoice, reference="Wire", paid_on=date(2026, 4, 30))
+    holding.hold(ADA, acme, "promised", until=DUE + timedelta(days=40), now=at(32))
+    invoice_steps.undo_payment(ADA, payment.id, "it went back")
+    run.run(at(33))
+    assert not overdue(acme)
+    run.run(at(41))
+    assert overdue(acme)
+    assert ["invoices" in each for each in events(acme, "payment_suspension")] == [True, False, True]
+
+
+def test_a_tenants_first_policy_takes_the_rest_from_the_issuer_of_its_invoices(acme: Tenant, invoice: Invoice) -> None:
+    prefixes = {"invoice_prefix": "O-", "credit_note_prefix": "OC-"}
+    issuers.set_issuer(ADA, "other", SELLER | prefixes, make_default=True)
+    policy.set_policy(ADA, {"reminder_days": 5, "suspension_days": 45}, issuer="other")
+    policy.set_policy(ADA, {"suspension_days": 30}, issuer="berlin")
+    own = policy.set_policy(ADA, {"notice_days": 25}, tenant=acme)
+    assert own == policy.Policy(notice_days=25, suspension_days=30)
+    globex = Tenant.objects.create(slug="globex", name="Globex")
+    own = policy.set_policy(ADA, {"notice_days": 25}, tenant=globex)
+    assert own == policy.Policy(reminder_days=5, notice_days=25, suspension_days=None)
+
+
 def test_a_held_invoice_gets_no_step_and_later_ones_keep_their_distance(acme: Tenant, invoice: Invoice) -> None:
     run_until(3)
     held = holding.hold(ADA, acme, "disputed", invoice=invoice, now=at(4))
@@ -192,8 +221,17 @@ def test_the_day_is_the_tenants(acme: Tenant, invoice: Invoice) -> None:
 
 def test_a_failed_payment_enters_dunning_before_the_invoice_is_due(acme: Tenant, invoice: Invoice) -> None:
     failures.note(SYSTEM, invoice, reference="ch_1", reason="declined", failed_on=DUE - timedelta(days=10))
-    run_until(1, start=-8)
-    assert steps(invoice) == [("reminder", -7), ("second_reminder", 0)]
+    policy.set_policy(ADA, {"second_reminder_days": None, "notice_days": 4, "suspension_days": 5})
+    run_until(0, start=-8)
+    assert steps(invoice) == [("reminder", -7)]
+    event = Event.objects.get(type="hearth.invoice.reminded.v1")
+    assert event.data["days_late"] == 0
+    assert f"3.81 USD are due by {DUE}" in texts.of(event).body
+    run_until(4, start=1)
+    assert (steps(invoice)[1:], overdue(acme)) == ([("notice", 4)], False)
+    assert "were due by" in texts.of(Event.objects.filter(type=event.type).latest("id")).body
+    run.run(at(5))
+    assert overdue(acme)
 
 
 def test_billing_addresses_and_members_get_each_step(acme: Tenant, invoice: Invoice, settings: Any) -> None:
@@ -223,7 +261,7 @@ def test_an_invoice_that_fails_does_not_stop_the_others(
 
     def broken(given: Invoice) -> policy.Policy:
         if given.id == invoice.id:
-            raise IntegrityError("broken")
+            raise ValueError("broken")
         return real(given)
 
     monkeypatch.setattr(policy, "of_invoice", broken)
@@ -231,6 +269,37 @@ def test_an_invoice_that_fails_does_not_stop_the_others(
     monkeypatch.undo()
     assert run.run(at(3)) == run.Ran(steps=1, failures=0)
     assert list(DunningRun.objects.order_by("id").values_list("failures", flat=True)) == [1, 0]
+
+
+@pytest.mark.usefixtures("suspending")
+def test_a_tenant_or_a_bank_line_that_fails_does_not_stop_the_run(
+    acme: Tenant, invoice: Invoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_until(31)
+
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(suspending, "review", broken)
+    monkeypatch.setattr(retrying, "run", broken)
+    assert tasks.dun() == 0
+    last = DunningRun.objects.latest("id")
+    assert (last.failures, last.finished_at is not None) == (1, True)
+
+
+def test_dunning_that_never_ran_through_is_an_alert_once_an_invoice_is_late(invoice: Invoice) -> None:
+    now = timezone.now()
+    row = DunningRun.objects.create(started_at=now)
+    assert not list(checks.dunning_late())
+    Invoice.objects.filter(id=invoice.id).update(overdue_at=now - timedelta(hours=3))
+    [problem] = checks.dunning_late()
+    assert problem.summary == "Dunning has never run through, and invoices are late."
+    Invoice.objects.filter(id=invoice.id).update(overdue_at=None)
+    DunningRun.objects.filter(id=row.id).update(started_at=now - timedelta(hours=3))
+    [problem] = checks.dunning_late()
+    assert problem.summary == "A run of dunning that began over two hours ago is not through."
+    run.run(now)
+    assert not list(checks.dunning_late())
 
 
 def test_a_step_cannot_be_taken_twice(invoice: Invoice) -> None:
