@@ -23,6 +23,14 @@ SECRET = "tell nobody"
         f"non-default args: {{'api_key': ['{SECRET}'], 'model': 'm'}}",
         f"INFO cache_salt='{SECRET}'",
         f"INFO prompt: '{SECRET} and the line is cut here",
+        f"messages=[{{'role':'user','content':'see [1] my {SECRET}'}}]",
+        f"new_token_ids=[[1,2],[3,{SECRET}]]",
+        f"resumed_req_token_ids={{'a': [1], 'b': [{SECRET}]}}, x=1",
+        f"all_token_ids=array('l', [1, {SECRET}])",
+        f"ValidationError: [type=missing, input_value={{'a': [1], 'b': '{SECRET}'}}, input_type=dict]",
+        f"input=b'{SECRET}'",
+        f"RequestOutput(outputs=[CompletionOutput(index=0, text='{SECRET}')])",
+        f'body="{{\\"input\\": \\"a {SECRET}\\"}}"',
     ],
 )
 def test_what_clients_sent_and_keys_are_left_out(line: str) -> None:

@@ -14,13 +14,14 @@ from uuid import UUID
 #: What is kept of a log, and what an agent sends of one.
 TAIL_BYTES = 64 * 1024
 LEFT_OUT = "(left out)"
-#: A value in Python's or JSON's notation: a quoted text with its escapes, or a list without lists in it.
-_QUOTED = r"'(?:[^'\\\n]|\\.)*'?|\"(?:[^\"\\\n]|\\.)*\"?"
-_LIST = r"\[[^\[\]\n]*\]?"
+#: A text in Python's or JSON's notation, with its escapes.
+_QUOTED = r"[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*'?|\"(?:[^\"\\\n]|\\.)*\"?)"
+#: The rest of a line: a list, an object or a call may have others in it, and a text in a text may end anywhere.
+_REST = r"(?:[\w.]*[\[({]|\\)[^\n]*"
 _PRIVATE = re.compile(
-    r"(?P<name>[\"']?\b(?:prompt|prompts|prompt_token_ids|token_ids|new_token_ids|output_token_ids|prompt_embeds|messages"
-    r"|input_text|content|api_key|cache_salt)[\"']?\s*[:=]\s*)"
-    rf"(?:{_QUOTED}|{_LIST})"
+    r"(?P<name>\b(?:prompts?|\w*token_ids|prompt_embeds|messages|input|inputs|input_ids|input_text|input_value|output"
+    r"|text|content|api_key|cache_salt)\\?[\"']?\s*[:=]\s*)"
+    rf"(?:{_QUOTED}|{_REST})"
 )
 
 
