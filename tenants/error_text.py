@@ -25,6 +25,8 @@ def next_step(error: NotAllowed) -> str:
     """Return what to do about the state that forbids a change; empty where the error says it."""
     if error.state.startswith("the last "):
         return "Give another person that role first."
+    if error.state.startswith("revoked by somebody else"):
+        return "Ask whoever may revoke keys here, or try again later."
     return _INSTEAD_OF_ARCHIVED.get(error.kind, "") if error.state == "archived" else ""
 
 

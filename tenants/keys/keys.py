@@ -166,12 +166,18 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
 
 @transaction.atomic
 def revoke(actor: Actor, key: ApiKey) -> ApiKey:
-    """Revoke the key, effective everywhere within a second. Idempotent."""
+    """Revoke the key, effective everywhere within a second. Idempotent.
+
+    A member who revokes their own key of the playground ends it, so that the next one need not wait.
+    """
     locked = _locked(key)
     if locked.revoked_at is not None:
         return locked
     locked.revoked_at = timezone.now()
-    locked.save(update_fields=["revoked_at"])
+    is_own = actor.user is not None and actor.user.pk == locked.created_by_id
+    if is_own and locked.purpose == ApiKey.Purpose.PLAYGROUND:
+        locked.expires_at = locked.revoked_at
+    locked.save(update_fields=["revoked_at", "expires_at"])
     audit.record(
         actor,
         "key.revoked",

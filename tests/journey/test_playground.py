@@ -129,4 +129,6 @@ def test_what_goes_wrong_is_said_and_nothing_foreign_runs(page: Page, simulated:
     revoked = json.dumps({"error": {"message": "Revoked.", "code": "key_revoked"}})
     replies.append(answering(revoked, status=401, kind="application/json"))
     page.get_by_test_id("send").click()
-    expect(failure.nth(1)).to_contain_text("you are not a member any more")
+    expect(failure.nth(1)).to_contain_text("Revoked.")
+    ask(page, "Once more")
+    expect(failure.nth(2)).to_contain_text("you are not a member any more")

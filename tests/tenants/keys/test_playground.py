@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
-from tenants import caps, members, registry
+from tenants import caps, error_text, members, registry
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import KeyRefused, NotAllowed
 from tenants.keys import keys, playground
@@ -44,16 +45,28 @@ def test_it_calls_models_in_its_project_for_fifteen_minutes_and_does_nothing_els
     assert (issued.actor, issued.after and issued.after["purpose"]) == ("dana", "playground")
 
 
-def test_the_next_one_is_the_same_key_with_another_secret_and_lives_on_after_a_revocation(
-    acme: Customer, dana: User
-) -> None:
+def test_the_next_one_is_the_same_key_with_another_secret(acme: Customer, dana: User) -> None:
     first, second = given(acme, dana), given(acme, dana)
     assert (first.key.id, first.key.public_id) == (second.key.id, second.key.public_id)
     assert refusal(first.secret) == "unknown"
     assert keys.authenticate(second.secret).id == first.key.id
-    keys.revoke(SYSTEM, second.key)
+    members.put(SYSTEM, acme.tenant, "dana", "owner")
     assert refusal(second.secret) == "revoked"
     assert keys.authenticate(given(acme, dana).secret).id == first.key.id
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_none_follows_for_a_while_if_somebody_else_revokes_it(acme: Customer, dana: User, is_own: bool) -> None:
+    issued = given(acme, dana)
+    keys.revoke(Actor(kind="user", name="dana", user=dana) if is_own else SYSTEM, issued.key)
+    assert refusal(issued.secret) == "revoked"
+    if not is_own:
+        with pytest.raises(NotAllowed) as refused:
+            given(acme, dana)
+        assert "revoked by somebody else" in error_text.words(refused.value)
+        ended = F("revoked_at") - playground.LIFETIME
+        ApiKey.objects.filter(id=issued.key.id).update(revoked_at=ended)
+    assert keys.authenticate(given(acme, dana).secret).id == issued.key.id
 
 
 def test_an_expired_one_is_refused(acme: Customer, dana: User) -> None:

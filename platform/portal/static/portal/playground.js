@@ -12,7 +12,7 @@ const turnList = document.getElementById("turns");
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 // Gateways learn a new secret of a known key within a second.
 const LEARNED_MS = 4000;
-const RENEWABLE = ["invalid_api_key", "key_expired", "key_revoked"];
+const RENEWABLE = ["invalid_api_key", "key_expired"];
 const RECORD_AFTER_MS = [400, 600, 1000, 2000, 3000, 5000, 8000];
 const BYPASSES = {
   off: "it is off for the tenant, the project or the key",
@@ -174,7 +174,10 @@ async function call(turn, signal) {
     } else if (RENEWABLE.includes(code) && !renewed) {
       renewed = true;
       current = await keyOf(turn.project, true);
-    } else return { response, sent };
+    } else {
+      key = null; // Whoever revoked it meant it: only the next message asks for another.
+      return { response, sent };
+    }
   }
 }
 
