@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import Count
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -22,7 +22,7 @@ from portal.pages.base import form_action, page, show
 from portal.pages.invitation import made_page
 from tenants import error_text, members
 from tenants.database.rls import as_tenant
-from tenants.errors import TenantError
+from tenants.errors import BadName, TenantError
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Membership, Project, Tenant
 from tenants.people import invitations
@@ -75,9 +75,7 @@ def change(request: HttpRequest, principal: Principal, slug: str, person: str) -
             member_rights.remove(principal, tenant, person)
             done = f"{person} is not a member any more. The keys that they made still work: revoke those on Keys."
         elif action == "projects":
-            projects = [project_scope.project_of(principal, tenant, each) for each in request.POST.getlist("projects")]
-            member_rights.confine(principal, tenant, person, projects)
-            names = ", ".join(project.slug for project in projects)
+            names = ", ".join(each.slug for each in _confined(request, principal, tenant, person))
             done = f"{person} makes and changes keys of {names or 'all projects'}."
         else:
             members.one(tenant, person)
@@ -107,6 +105,16 @@ def revoke(request: HttpRequest, principal: Principal, slug: str, invitation: UU
     return redirect("portal:members", slug=tenant.slug)
 
 
+def _confined(request: HttpRequest, principal: Principal, tenant: Tenant, person: str) -> list[Project]:
+    """Confine a member to the projects that a form has, or to none if it says so. Raises BadName if it has none."""
+    chosen = [] if posted(request, "scope") == "all" else request.POST.getlist("projects")
+    projects = [project_scope.project_of(principal, tenant, each) for each in chosen]
+    if not projects and posted(request, "scope") != "all":
+        raise BadName("choice of projects", "", "all projects, or at least one of them")
+    member_rights.confine(principal, tenant, person, projects)
+    return projects
+
+
 def _invited(request: HttpRequest, principal: Principal, tenant: Tenant, form: InvitationForm) -> HttpResponse | None:
     """Invite whom a valid form asks for; None if that is refused, which the form then says."""
     wanted = form.cleaned_data
@@ -124,7 +132,9 @@ def _invited(request: HttpRequest, principal: Principal, tenant: Tenant, form: I
 def _context(tenant: Tenant) -> dict[str, Any]:
     found = members.of(tenant)[:MAX_ROWS]
     with as_tenant(TenantId(tenant.id)):
-        projects = list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+        confining = {each for member in found for each in member.project_ids}
+        shown = Q(archived_at=None) | Q(id__in=confining)
+        projects = list(Project.objects.filter(shown, tenant=tenant).order_by("slug"))
         made = ApiKey.objects.filter(
             tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None, created_by__isnull=False
         )

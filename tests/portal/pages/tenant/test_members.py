@@ -151,7 +151,7 @@ def test_the_api_invites_changes_and_removes(world: World, signed_in: SignIn) ->
 def test_a_developer_confined_to_a_project_changes_keys_of_no_other(world: World, signed_in: SignIn) -> None:
     hr = registry.create_project(fixtures.OPERATOR, world.acme.tenant, slug="hr", name="HR")
     owner, developer = signed_in(world.acme.owner), signed_in(member(world, "developer"))
-    owner.post(f"{PAGE}developer/change/", {"action": "projects", "projects": "hr"})
+    owner.post(f"{PAGE}developer/change/", {"action": "projects", "scope": "some", "projects": "hr"})
     assert members.one(world.acme.tenant, "developer").project_ids == [hr.id]
     keys, key = "/portal/tenants/acme/keys/", world.acme.key.id
     new = {"name": "new", "scopes": "inference"}
@@ -177,3 +177,22 @@ def test_a_developer_confined_to_a_project_changes_keys_of_no_other(world: World
     changed = owner.put(f"{API}/members/developer", {"role": "developer", "projects": []}, "application/json")
     assert changed.json()["projects"] == []
     assert developer.delete(f"{api}/{key}").status_code == 200
+
+
+def test_a_developer_of_an_archived_project_stays_confined_until_all_are_chosen(
+    world: World, signed_in: SignIn
+) -> None:
+    old = registry.create_project(fixtures.OPERATOR, world.acme.tenant, slug="old", name="Old")
+    member(world, "developer")
+    members.confine(fixtures.OPERATOR, world.acme.tenant, "developer", [old])
+    registry.set_project_archived(fixtures.OPERATOR, old, True)
+    owner = signed_in(world.acme.owner)
+    shown = owner.get(PAGE).content.decode()
+    assert re.search(r'value="old" checked> old \(archived\)', shown)
+    change = f"{PAGE}developer/change/"
+    told = owner.post(change, {"action": "projects", "scope": "some"}, follow=True).content.decode()
+    assert "all projects, or at least one of them" in told
+    owner.post(change, {"action": "projects", "scope": "some", "projects": "old"})
+    assert members.one(world.acme.tenant, "developer").project_ids == [old.id]
+    owner.post(change, {"action": "projects", "scope": "all", "projects": "old"})
+    assert members.one(world.acme.tenant, "developer").project_ids == []
