@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from tenants import audit
@@ -15,8 +16,8 @@ from tenants.keys import playground
 from tenants.models import Invitation, Membership, Project, Tenant, User
 
 LAST_OWNER = "the last owner"
-#: Roles that may invite people.
-_INVITING = frozenset({Membership.Role.OWNER.value, Membership.Role.ADMIN.value})
+#: What members with a role may not invite to, as a filter of invitations; other roles invite to nothing.
+NOT_TO_INVITE = {Membership.Role.OWNER.value: Q(pk__in=()), Membership.Role.ADMIN.value: Q(role=Membership.Role.OWNER)}
 
 
 def of(tenant: Tenant) -> list[Membership]:
@@ -112,10 +113,11 @@ def _require_other_owner(member: Membership) -> None:
 
 
 def _revoke_invitations(member: Membership, role: str | None) -> None:
-    """Revoke what somebody has invited who may not any more."""
-    if member.role in _INVITING and role not in _INVITING:
+    """Revoke what somebody has invited to who may not any more, with a new role or none."""
+    if member.role in NOT_TO_INVITE:
         own = Invitation.objects.filter(tenant=member.tenant_id, created_by=member.user.username)
-        own.filter(accepted_at=None, revoked_at=None).update(revoked_at=timezone.now())
+        refused = own.filter(NOT_TO_INVITE.get(role or "", Q()), accepted_at=None, revoked_at=None)
+        refused.update(revoked_at=timezone.now())
 
 
 def create_person(username: str) -> User:

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -30,6 +30,8 @@ PREFIX = "hi"
 LIFETIME = timedelta(days=7)
 #: Open ones of a tenant, and of the platform.
 MOST_OPEN = 50
+#: Made within a day, ended ones too: each may be an e-mail to somebody.
+MOST_A_DAY = 200
 #: Ended ones are deleted when the next one is made, with their addresses.
 KEPT = timedelta(days=30)
 LONGEST_ADDRESS = 254
@@ -57,7 +59,7 @@ class NewPerson:
 def invite(actor: Actor, tenant: Tenant | None, role: str, *, email: str = "") -> Invited:
     """Make an invitation. ``tenant`` None: as an operator. Its text is returned only here.
 
-    Raises BadName, and NotAllowed for an archived tenant and beyond MOST_OPEN.
+    Raises BadName, and NotAllowed for an archived tenant and beyond MOST_OPEN and MOST_A_DAY.
     """
     roles = User.OperatorRole.values if tenant is None else Membership.Role.values
     if role not in roles:
@@ -89,6 +91,7 @@ def of(tenant: Tenant | None) -> QuerySet[Invitation]:
 @transaction.atomic
 def revoke(actor: Actor, tenant: Tenant | None, invitation_id: UUID) -> Invitation:
     """Revoke an open invitation. Idempotent. Raises NotFound, and NotAllowed for one that was accepted."""
+    _lock_giver(tenant.id if tenant else None)
     found = Invitation.objects.select_for_update().filter(tenant=tenant, id=invitation_id).first()
     if found is None:
         raise NotFound("invitation", str(invitation_id))
@@ -122,6 +125,7 @@ def accept(text: str, who: User | NewPerson) -> User:
     Raises InvitationRefused, AlreadyExists for a sign-in name that is taken, and BadName for a name or password that
     is not valid; the invitation is then still open.
     """
+    _lock_giver(find(text).tenant_id)
     found = _found(text, Invitation.objects.select_related("tenant").select_for_update(of=("self",)))
     user = who if isinstance(who, User) else _created(who, found.email)
     actor = Actor(kind="user", name=user.username, user=user)
@@ -130,6 +134,14 @@ def accept(text: str, who: User | NewPerson) -> User:
     found.save(update_fields=["accepted_at", "accepted_by"])
     _record(actor, "invitation.accepted", found)
     return user
+
+
+def _lock_giver(tenant_id: UUID | None) -> Tenant | None:
+    """Lock the tenant, or the admins, before its invitations, as whoever removes somebody who invites does."""
+    if tenant_id is not None:
+        return Tenant.objects.select_for_update().get(id=tenant_id)
+    operators.locked_admins()
+    return None
 
 
 def _give_membership(actor: Actor, found: Invitation, user: User) -> None:
@@ -165,13 +177,17 @@ def _found(text: str, rows: QuerySet[Invitation]) -> Invitation:
 
 
 def _created(who: NewPerson, email: str) -> User:
-    if User.objects.filter(username=who.username).exists():
+    if User.objects.filter(username__iexact=who.username).exists():
         raise AlreadyExists("person", who.username)
     try:
         validate_password(who.password, User(username=who.username))
     except ValidationError as error:
         raise BadName("password", "", " ".join(error.messages)) from None
-    user = members.create_person(who.username)
+    try:
+        with transaction.atomic():
+            user = members.create_person(who.username)
+    except IntegrityError:  # somebody took the name meanwhile
+        raise AlreadyExists("person", who.username) from None
     user.email = email
     user.set_password(who.password)
     user.save(update_fields=["email", "password"])
@@ -190,18 +206,18 @@ def _check_address(address: str) -> None:
 
 
 def _require_room(tenant: Tenant | None) -> None:
-    """Delete invitations that ended long ago. Raises NotAllowed if too many are open or the tenant is archived."""
-    name = "platform"
-    if tenant is not None:
-        locked = Tenant.objects.select_for_update().get(id=tenant.id)
-        name = locked.slug
-        if locked.state == Tenant.State.ARCHIVED:
-            raise NotAllowed("tenant", name, locked.state)
+    """Delete invitations that ended long ago. Raises NotAllowed beyond a limit and if the tenant is archived."""
+    locked = _lock_giver(tenant.id if tenant else None)
+    if locked is not None and locked.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", locked.slug, locked.state)
+    kind, name = ("tenant", locked.slug) if locked is not None else ("list of operators", "platform")
     now = timezone.now()
     own = Invitation.objects.filter(tenant=tenant)
     own.filter(expires_at__lt=now - KEPT).delete()
     if own.filter(accepted_at=None, revoked_at=None, expires_at__gt=now).count() >= MOST_OPEN:
-        raise NotAllowed("tenant" if tenant else "list of operators", name, f"at its limit of {MOST_OPEN} invitations")
+        raise NotAllowed(kind, name, f"at its limit of {MOST_OPEN} invitations")
+    if own.filter(created_at__gt=now - timedelta(days=1)).count() >= MOST_A_DAY:
+        raise NotAllowed(kind, name, f"at its limit of {MOST_A_DAY} invitations a day")
 
 
 def _record(actor: Actor, action: str, invitation: Invitation) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from tenants import audit, members
@@ -27,6 +27,12 @@ def existing(username: str) -> User:
     return user
 
 
+def locked_admins() -> set[int]:
+    """Lock the admins and return their ids, so that two of them cannot remove each other at once."""
+    admins = User.objects.filter(is_staff=True, is_active=True, operator_role=User.OperatorRole.ADMIN)
+    return set(admins.order_by("id").select_for_update().values_list("id", flat=True))
+
+
 @transaction.atomic
 def put(actor: Actor, username: str, role: str) -> User:
     """Make a person an operator with this role, or change an operator's role; effective from their next request on.
@@ -36,7 +42,7 @@ def put(actor: Actor, username: str, role: str) -> User:
     """
     if role not in User.OperatorRole.values:
         raise BadName("role", role, " | ".join(User.OperatorRole.values))
-    admins = _locked_admins()
+    admins = locked_admins()
     user = User.objects.select_for_update().filter(username=username).first() or members.create_person(username)
     before = user.operator_role if user.is_staff else None
     if before == role:
@@ -56,7 +62,7 @@ def remove(actor: Actor, username: str) -> None:
 
     Raises NotFound, and NotAllowed for the last admin.
     """
-    admins = _locked_admins()
+    admins = locked_admins()
     user = User.objects.select_for_update().filter(username=username, is_staff=True).first()
     if user is None:
         raise NotFound("operator", username)
@@ -69,22 +75,18 @@ def remove(actor: Actor, username: str) -> None:
     _record(actor, "operator.removed", user, before=before, after=None)
 
 
-def _locked_admins() -> set[int]:
-    """Lock the admins, so that two of them cannot remove each other at once."""
-    admins = User.objects.filter(is_staff=True, is_active=True, operator_role=User.OperatorRole.ADMIN)
-    return set(admins.order_by("id").select_for_update().values_list("id", flat=True))
-
-
 def _require_other_admin(admins: set[int], user: User, role: str | None) -> None:
     if admins == {user.id} and role != User.OperatorRole.ADMIN:
         raise NotAllowed("operator", user.username, LAST_ADMIN)
 
 
 def _revoke_invitations(user: User) -> None:
-    """Revoke what an admin has invited, to tenants too, who is none any more."""
+    """Revoke what an admin has invited to who is none any more, except what their own role in a tenant lets them."""
     invited = Invitation.objects.filter(created_by=user.username, accepted_at=None, revoked_at=None)
-    own = Membership.objects.filter(user=user).values("tenant")
-    invited.exclude(tenant__in=own).update(revoked_at=timezone.now())
+    own = Membership.objects.filter(user=user, role__in=members.NOT_TO_INVITE)
+    for tenant, role in own.values_list("tenant", "role"):
+        invited = invited.filter(~Q(tenant=tenant) | Q(tenant=None) | members.NOT_TO_INVITE[role])
+    invited.update(revoked_at=timezone.now())
 
 
 def _record(actor: Actor, action: str, user: User, *, before: str | None, after: str | None) -> None:

@@ -30,7 +30,9 @@ def send(principal: Principal, invitation: Invitation, link: str) -> bool:
     if not invitation.email or not settings.EMAIL_IS_SENT:
         return False
     where = invitation.tenant.name if invitation.tenant is not None else "the platform"
-    context = {"invitation": invitation, "where": where, "who": principal.actor.name, "link": link}
+    is_anonymous = principal.is_operator and invitation.tenant is not None
+    who = "An operator of the platform" if is_anonymous else principal.actor.name
+    context = {"invitation": invitation, "where": where, "who": who, "link": link}
     body = render_to_string("mail/invitation.txt", context)
     subject = " ".join(f"Invitation to {where} on Hearth".split())
     try:

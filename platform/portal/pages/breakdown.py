@@ -65,7 +65,7 @@ class Choice:
 @operator_page
 def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the usage of all tenants."""
-    context = _context(request, _Place(None, PLATFORM_CURRENCY, BY, reverse("portal:requests")))
+    context = _context(request, _Place(principal, None, PLATFORM_CURRENCY, BY, reverse("portal:requests")))
     context["csv_url"] = f"{reverse('portal:usage-by-csv')}?{context['csv_query']}"
     return show(request, principal, "portal/breakdown.html", context, active="usage")
 
@@ -76,7 +76,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     """Show one tenant's usage."""
     tenant = tenant_for(principal, slug)
     requests = reverse("portal:tenant-requests", args=[slug])
-    context = _context(request, _Place(TenantId(tenant.id), tenant.currency, BY[1:], requests))
+    context = _context(request, _Place(principal, TenantId(tenant.id), tenant.currency, BY[1:], requests))
     context["csv_url"] = f"{reverse('portal:tenant-usage-by-csv', args=[slug])}?{context['csv_query']}"
     return show(request, principal, "portal/breakdown.html", context, active="tenant-usage", tenant=tenant)
 
@@ -85,7 +85,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 @operator_page
 def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     """Download the usage of all tenants, grouped by the parameter ``by``."""
-    return _csv(request, None, "usage", BY)
+    return _csv(request, principal, None, "usage", BY)
 
 
 @require_GET
@@ -93,13 +93,14 @@ def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpRespo
 def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's usage, grouped by the parameter ``by``."""
     tenant = tenant_for(principal, slug)
-    return _csv(request, TenantId(tenant.id), f"usage-{slug}", BY[1:])
+    return _csv(request, principal, TenantId(tenant.id), f"usage-{slug}", BY[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Whose usage a page shows: the tenant (None: all), its currency, the ways to group it, its list of requests."""
+    """Who reads whose usage: the tenant (None: all), its currency, the ways to group it, its list of requests."""
 
+    reader: Principal
     tenant_id: TenantId | None
     currency: str
     allowed: Sequence[str]
@@ -125,7 +126,7 @@ def _context(request: HttpRequest, place: _Place) -> dict[str, Any]:
             Choice(by=cast(By, each), label=TITLES[cast(By, each)], query=with_query(request, by=each))
             for each in place.allowed
         ],
-        "rows": [_row(group, total, links) for group in member_names.named(groups, by)],
+        "rows": [_row(group, total, links) for group in member_names.named(groups, by, place.reader)],
         "csv_query": f"{period.query}&{urlencode({'by': by, 'tag': tag} if by == 'tag' else {'by': by})}",
     }
 
@@ -153,6 +154,7 @@ class _Links:
             "cost_centre": "",
             "tag": f"{self.tag}={group.name}" if group.name and group.name != OTHERS else "",
             "end_user": group.name if group.name != OTHERS else "",
+            "member": group.name if group.name != member_names.OPERATOR else "",
         }.get(self.by, group.name)
         return f"{self.requests}?{self.period.query}&{urlencode([(self.by, value)])}" if value else ""
 
@@ -167,12 +169,14 @@ def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
     )
 
 
-def _csv(request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: Sequence[str]) -> StreamingHttpResponse:
+def _csv(
+    request: HttpRequest, reader: Principal, tenant_id: TenantId | None, name: str, allowed: Sequence[str]
+) -> StreamingHttpResponse:
     period, by = period_of(request, default="30d"), _chosen(request, allowed)
     with _read_as(tenant_id):
         groups = _grouped(request, period, tenant_id, by, _tag(request))
         total, times = usage.totals(period, tenant_id), latency.total(period, tenant_id)
-    rows = list(csv_rows(by, total, times, member_names.named(groups, by)))
+    rows = list(csv_rows(by, total, times, member_names.named(groups, by, reader)))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
 
 

@@ -17,6 +17,7 @@ from portal.access import invitation_mail, one_time_secrets, support_view
 from portal.access.principal import Principal, principal_of_user
 from portal.errors import NotPermitted
 from portal.forms.invitations import AcceptForm
+from portal.reporting import member_names
 from tenants import error_text
 from tenants.errors import InvitationRefused, TenantError
 from tenants.models import Invitation, User
@@ -40,6 +41,8 @@ def accept(request: HttpRequest, link: str) -> HttpResponseBase:
         return _enter(request, link, invitation)
     except InvitationRefused as error:
         return render(request, "portal/invitation.html", {"problem": error_text.words(error)}, status=410)
+    except TenantError as error:
+        return render(request, "portal/invitation.html", {"problem": error_text.words(error)}, status=409)
     except NotPermitted as error:
         return render(request, "portal/invitation.html", {"problem": error.reason}, status=403)
 
@@ -57,6 +60,7 @@ def _join(request: HttpRequest, link: str, invitation: Invitation, user: User) -
     if request.method == "POST":
         invitations.accept(link, user)
         return _welcome(request, invitation)
+    member_names.with_makers([invitation], principal_of_user(user))
     return render(request, "portal/invitation.html", {"invitation": invitation, "user": user})
 
 
@@ -72,6 +76,7 @@ def _enter(request: HttpRequest, link: str, invitation: Invitation) -> HttpRespo
         else:
             login(request, user, backend=BACKEND)
             return _welcome(request, invitation)
+    member_names.with_makers([invitation], None)
     sign_in = f"{reverse('portal:login')}?{urlencode({'next': request.path})}"
     context = {"invitation": invitation, "form": form, "sign_in": sign_in}
     return render(request, "portal/invitation.html", context, status=400 if form.errors else 200)

@@ -63,6 +63,13 @@ def test_usage_is_summed_by_member_and_by_end_user(used: World, as_acme: APIClie
     assert requests_of(as_operator.get("/api/v1/usage/breakdown?group_by=member").json()) == {"acme-owner": 2, "": 2}
 
 
+def test_an_operators_name_is_seen_by_operators_alone(used: World, as_acme: APIClient, as_operator: APIClient) -> None:
+    User.objects.filter(id=used.acme.owner.id).update(is_staff=True)
+    address = "/api/v1/usage/breakdown?group_by=member"
+    assert requests_of(as_acme.get(address).json()) == {"operator": 2, "": 1}
+    assert requests_of(as_operator.get(address).json()) == {"acme-owner": 2, "": 2}
+
+
 def test_a_stranger_sums_only_their_own(used: World, as_globex: APIClient, signed_in: SignIn) -> None:
     assert requests_of(as_globex.get("/api/v1/usage/breakdown?group_by=member").json()) == {"": 1}
     assert requests_of(as_globex.get("/api/v1/usage/breakdown?group_by=end_user").json()) == {"bob": 1}

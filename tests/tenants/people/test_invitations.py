@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tenants import members, registry
@@ -70,11 +72,22 @@ def test_a_revoked_an_old_and_a_forged_link_are_refused(acme: Customer, globex: 
     assert User.objects.count() == 0
 
 
+def test_ended_invitations_count_for_a_day(acme: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invitations, "MOST_A_DAY", 1)
+    made = invitations.invite(OPERATOR, acme.tenant, "viewer").invitation
+    invitations.revoke(OPERATOR, acme.tenant, made.id)
+    with pytest.raises(NotAllowed, match="1 invitations a day"):
+        invitations.invite(OPERATOR, acme.tenant, "viewer")
+    Invitation.objects.filter(id=made.id).update(created_at=timezone.now() - timedelta(days=1))
+    assert invitations.invite(OPERATOR, acme.tenant, "viewer")
+
+
 def test_a_taken_name_and_a_weak_password_leave_the_invitation_open(acme: Customer) -> None:
     User.objects.create(username="mary")
     made = invitations.invite(OPERATOR, acme.tenant, "viewer")
-    with pytest.raises(AlreadyExists):
-        invitations.accept(made.secret, NEW)
+    for name in ("mary", "Mary"):
+        with pytest.raises(AlreadyExists):
+            invitations.accept(made.secret, NewPerson(username=name, password=NEW.password))
     with pytest.raises(BadName):
         invitations.accept(made.secret, NewPerson(username="eve", password="password"))
     with pytest.raises(BadName):
@@ -91,6 +104,47 @@ def test_who_may_not_invite_any_more_loses_what_they_invited(acme: Customer) -> 
     members.put(OPERATOR, acme.tenant, "eve", "developer")
     assert reason(made.secret) == "revoked"
     assert invitations.find(kept.secret) == kept.invitation
+
+
+def test_an_owner_who_becomes_an_admin_loses_the_invitations_of_owners(acme: Customer) -> None:
+    members.put(OPERATOR, acme.tenant, "mary", "owner")
+    eve = members.put(OPERATOR, acme.tenant, "eve", "owner").user
+    actor = Actor(kind="user", name="eve", user=eve)
+    lost, kept = (invitations.invite(actor, acme.tenant, role) for role in ("owner", "viewer"))
+    members.put(OPERATOR, acme.tenant, "eve", "admin")
+    assert reason(lost.secret) == "revoked"
+    assert invitations.find(kept.secret) == kept.invitation
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"), [("owner", {"owner", "viewer"}), ("admin", {"viewer"}), ("developer", set()), (None, set())]
+)
+def test_a_former_platform_admin_keeps_what_their_role_in_the_tenant_lets_them_invite(
+    acme: Customer, globex: Customer, own: str | None, kept: set[str]
+) -> None:
+    operators.put(SYSTEM, "mary", "admin")
+    ada = operators.put(SYSTEM, "ada", "admin")
+    if own is not None:
+        members.put(SYSTEM, acme.tenant, "ada", own)
+    actor = Actor(kind="user", name="ada", user=ada)
+    for tenant in (acme.tenant, globex.tenant, None):
+        for role in ("owner", "viewer") if tenant else ("viewer",):
+            invitations.invite(actor, tenant, role)
+    operators.remove(SYSTEM, "ada")
+    left = Invitation.objects.filter(revoked_at=None)
+    assert {each.role for each in left} == kept
+    assert {each.tenant for each in left} <= {acme.tenant}
+
+
+def test_an_invitation_is_locked_after_what_it_is_to(acme: Customer) -> None:
+    operators.put(SYSTEM, "ada", "admin")
+    for tenant, giver in ((acme.tenant, "tenants_tenant"), (None, "tenants_user")):
+        made = invitations.invite(OPERATOR, tenant, "viewer")
+        with CaptureQueriesContext(connection) as asked:
+            invitations.accept(made.secret, NewPerson(username=f"of-{giver}", password=NEW.password))
+        locked = [each["sql"].split(" FOR UPDATE")[0] for each in asked if " FOR UPDATE" in each["sql"]]
+        assert f'FROM "{giver}"' in locked[0]
+        assert 'FROM "tenants_invitation"' in locked[1]
 
 
 def test_an_operator_is_invited_too(db: None) -> None:

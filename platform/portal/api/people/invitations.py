@@ -15,6 +15,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.reporting import member_names
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Invitation, Membership, User
@@ -42,7 +43,7 @@ class InvitationSerializer(serializers.Serializer[Invitation]):
     role = serializers.CharField()
     email = serializers.CharField()
     state = serializers.SerializerMethodField()
-    created_by = serializers.CharField()
+    created_by = serializers.CharField(help_text="A sign-in name. Members see `operator` for an operator.")
     accepted_by = serializers.CharField(help_text="Empty: by nobody.")
     created_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField()
@@ -75,6 +76,7 @@ class InvitationsView(APIView):
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
             rows = pagination.read_page(invitations.of(found), page)
+        member_names.with_makers(rows, principal)
         return Response(pagination.page_document(rows, InvitationSerializer, page.limit))
 
     @extend_schema(
@@ -153,7 +155,9 @@ class InvitationView(APIView):
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
         member_rights.require(principal, found)
-        return Response(InvitationSerializer(invitations.revoke(principal.actor, found, invitation)).data)
+        revoked = invitations.revoke(principal.actor, found, invitation)
+        member_names.with_makers([revoked], principal)
+        return Response(InvitationSerializer(revoked).data)
 
 
 def _made(request: Request, principal: Principal, made: Invited) -> Response:

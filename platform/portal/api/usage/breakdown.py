@@ -100,7 +100,7 @@ class BreakdownView(APIView):
             found = read_as(tenant_id, read)
         except TooManyRequests as error:
             raise ValidationError({"period": str(error)}) from None
-        found = replace(found, groups=member_names.named(found.groups, by))
+        found = replace(found, groups=member_names.named(found.groups, by, principal_of(request)))
         if wants_csv(request):
             rows = csv_rows(by, found.total, found.latency, found.groups)
             return csv_export.attachment(request._request, f"usage-by-{by}", CSV_HEADER, rows)

@@ -20,6 +20,7 @@ from portal.formats.query_params import posted, text
 from portal.forms.invitations import InvitationForm
 from portal.pages.base import form_action, page, show
 from portal.pages.invitation import made_page
+from portal.reporting import member_names
 from tenants import error_text, members
 from tenants.database.rls import as_tenant
 from tenants.errors import BadName, TenantError
@@ -38,7 +39,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     member_rights.require(principal, tenant)
     roles = [each for each in Membership.Role.values if each != "owner" or principal.is_owner_of(tenant.id)]
     given = request.POST if request.method == "POST" else None
-    context = _context(tenant)
+    context = _context(principal, tenant)
     first = "viewer" if context["members"] else "owner"
     form = InvitationForm(given, roles=roles, sends=settings.EMAIL_IS_SENT, role=first)
     if given is not None and form.is_valid():
@@ -129,7 +130,7 @@ def _invited(request: HttpRequest, principal: Principal, tenant: Tenant, form: I
     return made_page(request, principal, made, reverse("portal:members", args=[tenant.slug]))
 
 
-def _context(tenant: Tenant) -> dict[str, Any]:
+def _context(principal: Principal, tenant: Tenant) -> dict[str, Any]:
     found = members.of(tenant)[:MAX_ROWS]
     with as_tenant(TenantId(tenant.id)):
         confining = {each for member in found for each in member.project_ids}
@@ -139,9 +140,9 @@ def _context(tenant: Tenant) -> dict[str, Any]:
             tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None, created_by__isnull=False
         )
         keys = dict(made.values_list("created_by").annotate(Count("id")).order_by())
-        rows = [(each, invitations.state_of(each)) for each in invitations.of(tenant)[:50]]
+        made_links = list(invitations.of(tenant)[:50])
     return {
         "members": [(each, keys.get(each.user_id, 0)) for each in found],
         "projects": projects,
-        "invitations": rows,
+        "invitations": [(each, invitations.state_of(each)) for each in member_names.with_makers(made_links, principal)],
     }

@@ -11,6 +11,7 @@ from django.core import mail
 from django.test import Client
 
 from tenants import members, registry
+from tenants.errors import NotAllowed
 from tenants.models import ApiKey, Invitation, Membership, User
 from tenants.people import invitations
 from tests.portal import fixtures
@@ -196,3 +197,27 @@ def test_a_developer_of_an_archived_project_stays_confined_until_all_are_chosen(
     assert members.one(world.acme.tenant, "developer").project_ids == [old.id]
     owner.post(change, {"action": "projects", "scope": "all", "projects": "old"})
     assert members.one(world.acme.tenant, "developer").project_ids == []
+
+
+def test_members_and_the_invited_see_no_operators_name(world: World, signed_in: SignIn, settings: Any) -> None:
+    settings.EMAIL_IS_SENT, settings.EMAIL_BACKEND = True, "django.core.mail.backends.locmem.EmailBackend"
+    User.objects.filter(id=world.operator.id).update(username="root-zoe")
+    world.operator.refresh_from_db()
+    operator = signed_in(world.operator)
+    link = invited(operator, "viewer", email="mary@example.com")
+    assert "root-zoe" not in str(mail.outbox[0].body)
+    owner = signed_in(world.acme.owner)
+    for text in (owner.get(PAGE), owner.get(f"{API}/invitations"), Client().get(link), owner.get(link)):
+        assert "root-zoe" not in text.content.decode()
+        assert "operator" in text.content.decode()
+    assert operator.get(f"{API}/invitations").json()["data"][0]["created_by"] == "root-zoe"
+
+
+def test_what_refuses_to_join_is_said(world: World, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotAllowed("tenant", "acme", "archived")
+
+    link = invited(signed_in(world.acme.owner), "viewer")
+    monkeypatch.setattr(members, "put", refuse)
+    refused = signed_in(world.globex.owner).post(link)
+    assert (refused.status_code, "is archived" in refused.content.decode()) == (409, True)
