@@ -41,13 +41,14 @@ class External:
 
 
 @transaction.atomic
-def record(actor: Actor, month: Month, given: External) -> tuple[Invoice, bool]:
+def record(actor: Actor, month: Month, given: External, channel: str | None = None) -> tuple[Invoice, bool]:
     """Keep another system's invoice of a closed month; return it, and whether it is new. Raises InvoiceRefused.
 
+    ``channel``: which system issued it, by default the one that the tenant's account has now.
     Its net amount must be what our lines sum to: our ledger is the truth.
     """
     closing.lock(TenantId(month.tenant.id))
-    channel = account.of(month.tenant).details.issuer
+    channel = channel or account.of(month.tenant).details.issuer
     if channel == Invoice.Channel.HEARTH:
         raise finalizing.refused(month, "its invoices come from hearth", "One month has one legal document.")
     if (existing := finalizing.find(month)) is not None:

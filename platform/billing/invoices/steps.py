@@ -16,7 +16,7 @@ from billing.invoices import drafting, issuers, postings, registry, states, susp
 from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
-from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone
+from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone, StripeInvoice
 from billing.months import closing
 from notifications.event_types import INVOICE_PAID, INVOICE_SENT, INVOICE_VOIDED
 from tenants import audit
@@ -141,15 +141,19 @@ def today(invoice: Invoice) -> date:
 
 
 @transaction.atomic
-def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = None) -> CreditNote | None:
+def void(
+    actor: Actor, given: Invoice, reason: str, *, now: datetime | None = None, is_void_at_stripe: bool = False
+) -> CreditNote | None:
     """Void an invoice; return the credit note that takes it back. Its month may then be reopened, and invoiced again.
 
     What was paid for it counts for the invoice that replaces it. One of another system is void without a note of ours.
-    Raises InvoiceRefused.
+    Raises InvoiceRefused, also for one that is not void at Stripe yet.
     """
     text = _text(given, "reason", reason, LONGEST_REASON)
     closing.lock(TenantId(given.tenant_id))  # before the invoice, as finalising does
     invoice = _at(given, states.VOID)
+    if not is_void_at_stripe:
+        _require_not_at_stripe(invoice)
     invoice.state, invoice.voided_at = states.VOID, timezone.now()
     invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
@@ -161,6 +165,15 @@ def void(actor: Actor, given: Invoice, reason: str, *, now: datetime | None = No
     announce(INVOICE_VOIDED, invoice)
     suspension.settled(actor, invoice, timezone.now())
     return note
+
+
+def _require_not_at_stripe(invoice: Invoice) -> None:
+    """Raise InvoiceRefused for an invoice that Stripe would go on to collect."""
+    push = StripeInvoice.objects.filter(mirror=invoice, ended_at=None).first()
+    if push is not None:
+        slug = Tenant.objects.get(id=invoice.tenant_id).slug
+        remedy = f"Void it there and here: hearth stripe void {push.period} --tenant {slug}"
+        raise InvoiceRefused(invoice.number, "Stripe issued and collects it", remedy)
 
 
 def _credit_note(invoice: Invoice, reason: str, now: datetime) -> CreditNote:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from billing import second_person
 from billing.accounts import application
 from billing.errors import NotReopened
-from billing.models import BillingMonth, Invoice
+from billing.models import BillingMonth, Invoice, StripeInvoice
 from billing.months import closing, terms_posting
 from billing.reports import statements
 from billing.reports.statements import Month
@@ -81,6 +81,9 @@ def _last_closed(month: Month) -> BillingMonth:
     invoice = Invoice.objects.filter(closing=found).exclude(state=Invoice.State.VOID).first()
     if invoice is not None:
         raise _refused(month, f"its invoice {invoice.number} is {invoice.state}; void it first")
+    if StripeInvoice.objects.filter(closing=found, ended_at=None).exists():
+        remedy = f"hearth stripe void {month.name} --tenant {month.tenant.slug}"
+        raise _refused(month, f"it is about to become Stripe's invoice; void it first: {remedy}")
     later = BillingMonth.objects.filter(tenant_id=month.tenant.id, reopened_at=None, behind_id__gt=found.behind_id)
     if (last := later.order_by("-behind_id").first()) is not None:
         raise _refused(month, f"{last.name} is closed too and comes first")

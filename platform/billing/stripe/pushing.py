@@ -8,7 +8,7 @@ same key, so the next try has another one, after it has looked.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
 from billing.invoices import drafting, finalizing
 from billing.models import BillingAccount, BillingMonth, Invoice, StripeCustomer, StripeInvoice
 from billing.months import closing
+from billing.reports import statements
 from billing.reports.statements import Month
 from billing.stripe import connections, lines, reading
 from billing.stripe.api import Api, Object, open_api
@@ -29,6 +30,8 @@ from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId
 from tenants.models import Tenant
+
+log = logging.getLogger(__name__)
 
 #: Names in Stripe's metadata of what is ours.
 TENANT, INVOICE, LINE = "hearth_tenant", "hearth_invoice", "hearth_line"
@@ -108,6 +111,7 @@ def run(actor: Actor, push: StripeInvoice) -> StripeInvoice:
 
     Raises StripeRefused, StripeUnavailable, InvoiceRefused; what was done before stays done, and is kept.
     """
+    push.refresh_from_db()  # it may have been voided since it was read
     if push.ended_at is not None:
         return push
     StripeInvoice.objects.filter(id=push.id).update(tried_at=timezone.now(), is_refused=False)
@@ -127,15 +131,19 @@ def run(actor: Actor, push: StripeInvoice) -> StripeInvoice:
 def resume(now: datetime) -> int:
     """Go on with invoices that were begun and have not been tried for a while; return how many are done now.
 
-    One that Stripe or Hearth refuses waits for people: its problem says why.
+    One that Stripe or Hearth refuses waits for people: its problem says why. One that fails leaves the others alone.
     """
     done = 0
     waiting = StripeInvoice.objects.filter(ended_at=None, sent_at=None, is_refused=False)
     due = waiting.filter(Q(tried_at=None) | Q(tried_at__lt=now - RETRY)).select_related("connection__issuer")
     for push in due.order_by("id")[:MOST_AT_ONCE]:
-        with suppress(StripeRefused, StripeUnavailable, InvoiceRefused):
+        try:
             run(Actor(kind="system", name="stripe"), push)
             done += 1
+        except (StripeRefused, StripeUnavailable, InvoiceRefused):
+            continue  # it is stored
+        except Exception:
+            log.exception("Stripe's invoice %s failed", push.id)
     return done
 
 
@@ -171,6 +179,7 @@ def _run(actor: Actor, api: Api, push: StripeInvoice) -> None:
         _items(api, push, customer_id, found["id"])
         _credit(api, push, customer_id)
         _check(api, push, customer_id, found["id"])
+        _require_mirror(push, tenant)
         found = api.post(f"invoices/{found['id']}/finalize", _key(push, "finalize"), auto_advance=False)
     payments = reading.payments_of(api, found)
     reading.apply(actor, push.id, found, payments)
@@ -242,6 +251,7 @@ def _invoice(api: Api, push: StripeInvoice, customer_id: str) -> Object:
         if heading["tax_rate_bp"] is not None:
             optional["default_tax_rates"] = [push.connection.tax_rate_id]
             _check_rate(api, push)
+        _require_begun(push)
         found = api.post(
             "invoices",
             _key(push, "invoice"),
@@ -314,6 +324,26 @@ def _check(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> 
     if balance != -push.applied_cents:
         reason = f"the customer's balance at Stripe is {balance}, and {-push.applied_cents} is this month's credit"
         remedy = f"Set it to {-push.applied_cents} at Stripe: credit is kept in Hearth. Then push again."
+        raise StripeRefused(str(push), reason, remedy)
+
+
+def _require_begun(push: StripeInvoice) -> None:
+    """Raise StripeRefused if it was voided since the try began."""
+    if not StripeInvoice.objects.filter(id=push.id, ended_at=None).exists():
+        raise StripeRefused(str(push), "it was voided here meanwhile", "If Stripe has a draft of it, delete it there.")
+
+
+@transaction.atomic
+def _require_mirror(push: StripeInvoice, tenant: Tenant) -> None:
+    """Raise StripeRefused if our books could not have what the draft says: once finalized it is a document."""
+    closing.lock(TenantId(tenant.id))
+    _require_begun(push)
+    remedy = f"Void it: hearth stripe void {push.period} --tenant {tenant.slug}"
+    kept = statements.kept_statement(Month(tenant=tenant, year=push.year, month=push.month))
+    if kept is None or BillingMonth.objects.get(id=push.closing_id).reopened_at is not None:
+        raise StripeRefused(str(push), f"{push.period} was reopened", remedy)
+    if kept.amount_cents != push.net_cents:
+        reason = f"it says {push.net_cents} cents without tax, our lines are {kept.amount_cents} now"
         raise StripeRefused(str(push), reason, remedy)
 
 

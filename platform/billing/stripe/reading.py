@@ -36,10 +36,14 @@ def payments_of(api: Api, found: Object) -> list[Object]:
 def apply(actor: Actor, push_id: UUID, found: Object, payments: list[Object], *, reason: str = "") -> str:
     """Bring ours to Stripe's invoice ``found`` and its payments; return what was done, in one sentence.
 
-    Raises StripeRefused, InvoiceRefused; then nothing is changed.
+    Raises StripeRefused, also for one that was ended here and is not void there, and InvoiceRefused; then nothing is
+    changed.
     """
     closing.lock(TenantId(StripeInvoice.objects.get(id=push_id).tenant_id))
     push = StripeInvoice.objects.select_for_update().get(id=push_id)
+    if push.ended_at is not None and found["status"] != "void":
+        reason = f"it was ended here, and is {found['status']} at Stripe"
+        raise StripeRefused(found.get("number") or found["id"], reason, "Void it at Stripe, or delete its draft there.")
     push.external_id, push.status = found["id"], found["status"]
     push.number = found.get("number") or ""
     push.hosted_url, push.pdf_url = _url(found, "hosted_invoice_url"), _url(found, "invoice_pdf")
@@ -82,7 +86,7 @@ def end(actor: Actor, push_id: UUID, reason: str) -> None:
 
 def _void(actor: Actor, push: StripeInvoice, reason: str) -> str:
     if push.mirror is not None and push.mirror.state != states.VOID:
-        steps.void(actor, push.mirror, reason)
+        steps.void(actor, push.mirror, reason, is_void_at_stripe=True)
         push.mirror.refresh_from_db()
     end(actor, push.id, reason)
     return "It is void."
@@ -101,7 +105,8 @@ def _mirror(actor: Actor, push: StripeInvoice, found: Object) -> Invoice:
         issued_on=issued,
         due_on=_day(found["due_date"]) if found.get("due_date") else issued,
     )
-    invoice, _ = mirroring.record(actor, Month(tenant=tenant, year=push.year, month=push.month), given)
+    month = Month(tenant=tenant, year=push.year, month=push.month)
+    invoice, _ = mirroring.record(actor, month, given, Invoice.Channel.STRIPE)
     return invoice
 
 

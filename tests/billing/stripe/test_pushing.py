@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -12,14 +13,22 @@ from django.utils import timezone
 
 from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
-from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
+from billing.errors import InvoiceRefused, NotReopened, StripeRefused, StripeUnavailable
 from billing.invoices import finalizing, mirroring, registry, steps
 from billing.invoices.content import Content, Line
 from billing.invoices.mirroring import External
-from billing.models import Invoice, InvoicePayment, Issuer, StripeConnection, StripeCustomer, StripeInvoice
-from billing.months import closing
+from billing.models import (
+    BillingMonth,
+    Invoice,
+    InvoicePayment,
+    Issuer,
+    StripeConnection,
+    StripeCustomer,
+    StripeInvoice,
+)
+from billing.months import closing, reopening
 from billing.pricing.amounts import PICO_PER_CENT
-from billing.stripe import connections, lines, pushing
+from billing.stripe import connections, lines, pushing, reading
 from billing.stripe.connections import Wanted
 from reconciliation import invoices as reconciliation
 from reconciliation.models import BookGap
@@ -259,6 +268,83 @@ def test_a_void_at_stripe_and_here_are_one(stripe: StandIn, closed: Tenant) -> N
     stripe.books.pay(again.external_id)
     with pytest.raises(StripeRefused, match="it is paid at Stripe"):
         pushing.void(ADA, again, "too late")
+
+
+def and_then_voided(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step of a push during which somebody voids it."""
+
+    def run(*given: Any) -> Any:
+        done = step(*given)
+        reading.end(ADA, StripeInvoice.objects.get(ended_at=None).id, "meanwhile")
+        return done
+
+    return run
+
+
+def test_a_push_that_was_voided_meanwhile_makes_no_document(
+    stripe: StandIn, closed: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    stale = StripeInvoice.objects.get()
+    pushing.void(ADA, begun, "not this month")
+    assert pushing.run(ADA, stale).ended_at is not None
+    assert not stripe.books.objects
+    for step, statuses in (("_customer", []), ("_check", ["draft"])):
+        with monkeypatch.context() as patch:
+            patch.setattr(pushing, step, and_then_voided(getattr(pushing, step)))
+            with pytest.raises(StripeRefused, match="it was voided here meanwhile"):
+                push(closed)
+        assert [each["status"] for each in invoices(stripe)] == statuses
+    ended = StripeInvoice.objects.latest("id")
+    found = stripe.books.step(invoices(stripe)[0]["id"], "finalize", {})
+    with pytest.raises(StripeRefused, match="it was ended here, and is open at Stripe"):
+        reading.apply(ADA, ended.id, found, [])
+    assert not Invoice.objects.exists()
+
+
+def test_a_draft_that_our_books_could_not_have_stays_a_draft(
+    stripe: StandIn, closed: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = pushing._check
+
+    def reopen(*given: Any) -> None:
+        check(*given)
+        now = timezone.now()
+        BillingMonth.objects.update(reopen_reason="usage", reopen_requested_by="ada", reopen_requested_at=now)
+        BillingMonth.objects.update(reopened_by="eve", reopened_at=now)
+
+    with monkeypatch.context() as patch, transaction.atomic():
+        patch.setattr(pushing, "_check", reopen)
+        with pytest.raises(
+            StripeRefused, match=r"2026-03 was reopened\. Void it: hearth stripe void 2026-03 --tenant acme"
+        ):
+            push(closed)
+        transaction.set_rollback(True)
+    assert [each["status"] for each in invoices(stripe)] == ["draft"]
+    stripe.books.objects.clear()
+    stripe.answers.clear()
+    begun, _ = pushing.begin(ADA, month(closed))
+    StripeInvoice.objects.update(net_cents=begun.net_cents + 1, tax_cents=begun.tax_cents - 1)
+    with pytest.raises(StripeRefused, match="it says 321 cents without tax, our lines are 320 now"):
+        pushing.run(ADA, begun)
+    assert [each["status"] for each in invoices(stripe)] == ["draft"] and not Invoice.objects.exists()
+
+
+def test_a_month_that_is_about_to_be_stripes_invoice_stays_closed(stripe: StandIn, closed: Tenant) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    with pytest.raises(NotReopened, match="void it first: hearth stripe void 2026-03 --tenant acme"):
+        reopening.request(ADA, month(closed), "more usage")
+    pushing.void(ADA, begun, "more usage")
+    assert reopening.request(ADA, month(closed), "more usage").reopen_requested_at is not None
+
+
+def test_a_document_of_stripe_is_kept_as_one_of_stripe_after_a_change_of_the_issuer(
+    stripe: StandIn, closed: Tenant
+) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    account.change(ADA, closed, issuer="hearth")
+    done = pushing.run(ADA, begun)
+    assert done.mirror is not None and done.mirror.channel == "stripe"
 
 
 def test_what_was_paid_while_a_push_had_stopped_is_recorded_by_the_next(stripe: StandIn, closed: Tenant) -> None:
