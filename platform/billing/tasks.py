@@ -62,7 +62,11 @@ def process_stripe() -> int:
     if not _calling.acquire(blocking=False):
         return 0
     try:
-        return events.process() + pushing.resume(timezone.now())
+        try:
+            done = events.process()
+        finally:  # neither waits for the other
+            resumed = pushing.resume(timezone.now())
+        return done + resumed
     finally:
         _calling.release()
 

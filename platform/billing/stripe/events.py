@@ -30,11 +30,12 @@ TOLERANCE_SECONDS = 300
 #: An event has the whole object: an invoice with ten lines and metadata is below 64 KiB.
 MOST_BYTES = 256 << 10
 MOST_AT_ONCE = 100
-#: After as many failed tries an event is given up: the comparison of the day reads the same objects.
+#: After as many failed tries an event is tried once a day: a key that was revoked may be replaced much later.
 MOST_TRIES = 12
 #: Longer than a dispute may take.
 KEPT = timedelta(days=400)
 _LONGEST_WAIT = timedelta(hours=1)
+_LATER = timedelta(days=1)
 STRIPE = Actor(kind="system", name="stripe")
 
 
@@ -66,30 +67,45 @@ def process(now: datetime | None = None) -> int:
 
 
 def delete_old(now: datetime) -> int:
-    """Delete events that are older than KEPT and processed; return how many."""
-    return StripeEvent.objects.filter(received_at__lt=now - KEPT).exclude(processed_at=None).delete()[0]
+    """Delete events that are older than KEPT, also those that nothing could be done with; return how many."""
+    return StripeEvent.objects.filter(received_at__lt=now - KEPT).delete()[0]
+
+
+def _process(identity: object, now: datetime) -> int:
+    """Process an event, or put it off; return whether it is done. One that fails leaves the others alone."""
+    try:
+        return _settle(identity, now)
+    except StripeRefused as error:
+        return _put_off(identity, now, str(error), is_final=error.is_missing)
+    except (StripeUnavailable, InvoiceRefused) as error:
+        return _put_off(identity, now, str(error))
+    except Exception as error:
+        log.exception("The event %s of Stripe failed", identity)
+        return _put_off(identity, now, f"It failed here with {type(error).__name__}; the log says more.")
 
 
 @transaction.atomic
-def _process(identity: object, now: datetime) -> int:
+def _settle(identity: object, now: datetime) -> int:
     rows = StripeEvent.objects.select_for_update(skip_locked=True, of=("self",))
     event = rows.select_related("connection__issuer").filter(id=str(identity), processed_at=None).first()
     if event is None:
         return 0  # another process has it
-    event.tries += 1
-    try:
-        with transaction.atomic():
-            event.outcome = _outcome(event)[:500]
+    event.outcome = _outcome(event)[:500]
+    event.tries, event.processed_at = event.tries + 1, now
+    event.save(update_fields=["tries", "outcome", "processed_at"])
+    return 1
+
+
+@transaction.atomic
+def _put_off(identity: object, now: datetime, outcome: str, *, is_final: bool = False) -> int:
+    event = StripeEvent.objects.select_for_update().get(id=str(identity))
+    event.tries, event.outcome = event.tries + 1, outcome[:500]
+    wait = min(timedelta(seconds=15 * 2 ** min(event.tries, MOST_TRIES)), _LONGEST_WAIT)
+    event.next_try_at = now + (wait if event.tries < MOST_TRIES else _LATER)
+    if is_final:
         event.processed_at = now
-    except (StripeRefused, InvoiceRefused) as error:
-        event.outcome, event.processed_at = str(error)[:500], now
-    except StripeUnavailable as error:
-        event.outcome = str(error)[:500]
-        event.next_try_at = now + min(timedelta(seconds=15 * 2**event.tries), _LONGEST_WAIT)
-        if event.tries >= MOST_TRIES:
-            event.processed_at = now
     event.save(update_fields=["tries", "outcome", "next_try_at", "processed_at"])
-    return int(event.processed_at is not None)
+    return int(is_final)
 
 
 def _outcome(event: StripeEvent) -> str:

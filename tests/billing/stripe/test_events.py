@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from billing.errors import BadWebhook
-from billing.invoices import issuers, steps
-from billing.models import Invoice, InvoicePayment, PaymentFailure, StripeConnection, StripeEvent
-from billing.stripe import connections, events
+from billing import tasks
+from billing.errors import BadWebhook, InvoiceRefused
+from billing.invoices import issuers, mirroring, steps
+from billing.models import Invoice, InvoicePayment, PaymentFailure, StripeConnection, StripeEvent, StripeInvoice
+from billing.stripe import connections, events, pushing
 from billing.stripe.connections import Wanted
+from notifications.webhooks import sealing
 from tenants.models import Tenant
 from tests.billing.invoices.conftest import ADA
 from tests.billing.invoices.test_issuers import PARIS
@@ -224,6 +226,89 @@ def test_an_event_waits_while_stripe_is_unavailable(
     assert events.process() == 0  # not due yet
     assert events.process(row.next_try_at) == 1
     assert mirror().state == "paid"
+
+
+def test_an_event_waits_while_stripe_refuses_the_key(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    done = push(closed)
+    stripe.books.pay(done.external_id)
+    paid = [each for each in stripe.books.events if each["type"] == "invoice.paid"]
+    webhooks.deliver(paid, [SECRET], poster(connection))
+    connection.sealed_key, connection.pepper_version = sealing.seal(connection.id, "sk_live_revoked1234")
+    connection.save()
+    moment = timezone.now()
+    for tries in range(1, events.MOST_TRIES + 2):
+        assert events.process(moment) == 0
+        row = StripeEvent.objects.get()
+        assert (row.tries, row.processed_at) == (tries, None) and "does not know the secret key" in row.outcome
+        wait, moment = row.next_try_at - moment, row.next_try_at
+    assert wait == timedelta(days=1)
+    connections.connect(ADA, None, Wanted(key=KEY))
+    assert events.process(moment) == 1
+    assert mirror().state == "paid"
+
+
+def test_an_invoice_that_stripe_does_not_have_any_more_ends_its_events(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    done = push(closed)
+    del stripe.books.objects[done.external_id]
+    webhooks.deliver(stripe.books.events, [SECRET], poster(connection))
+    assert events.process() == len(stripe.books.events)
+
+
+def test_a_failed_payment_waits_for_an_invoice_that_cannot_be_kept_yet(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InvoiceRefused("2026-03", "not yet")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirroring, "record", refuse)
+        with pytest.raises(InvoiceRefused):
+            push(closed)
+        found = stripe.books.of_kind("invoice")[0]
+        found["attempt_count"] = 1
+        failed = stripe.books.emit("invoice.payment_failed", found)
+        webhooks.deliver([failed], [SECRET], poster(connection))
+        assert events.process() == 0
+    assert events.process(StripeEvent.objects.get().next_try_at) == 1
+    assert PaymentFailure.objects.get().invoice == mirror()
+
+
+def test_an_event_and_a_push_that_fail_leave_the_others_alone(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = push(closed)
+    stripe.books.pay(done.external_id)
+    webhooks.deliver(stripe.books.events, [SECRET], poster(connection))
+    broken = StripeEvent.objects.order_by("id").first()
+    assert broken is not None
+    outcome = events._outcome
+
+    def fail(event: StripeEvent) -> str:
+        if event.id == broken.id:
+            raise KeyError("not of Stripe's published shape")
+        return outcome(event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "_outcome", fail)
+        assert events.process() == len(stripe.books.events) - 1
+    assert mirror().state == "paid"
+    broken.refresh_from_db()
+    assert (broken.tries, broken.outcome) == (1, "It failed here with KeyError; the log says more.")
+    assert events.process(broken.next_try_at) == 1
+    StripeInvoice.objects.update(sent_at=None, tried_at=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(pushing, "_run", fail)
+        assert pushing.resume(timezone.now()) == 0
+    StripeInvoice.objects.update(tried_at=None)
+    monkeypatch.setattr(events, "process", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        tasks.process_stripe()
+    done.refresh_from_db()
+    assert done.sent_at is not None
 
 
 def test_what_was_paid_by_hand_too_is_not_paid_twice(
