@@ -23,6 +23,8 @@ PERIOD = timedelta(days=92)
 EVERY = timedelta(hours=23)
 #: One that has not gone on for as long is begun again.
 STALE = timedelta(hours=20)
+#: A push may take as long to reach Stripe's lists: after 5 minutes it is tried again.
+PUSHING = timedelta(hours=1)
 #: As many are kept for each account.
 KEPT = 60
 #: Pages of one run; the next run goes on.
@@ -192,7 +194,8 @@ def _payment(every: Mapping[str, StripeInvoice], theirs: Object) -> Iterator[Str
 def _finish(comparison: StripeComparison) -> None:
     """Find ours that Stripe did not list, and finish."""
     missing = StripeInvoice.objects.filter(connection_id=comparison.connection_id, ended_at=None)
-    unread = missing.filter(created_at__gt=comparison.since).exclude(read_at__gte=comparison.started_at)
+    created = (comparison.since, comparison.started_at - PUSHING)
+    unread = missing.filter(created_at__range=created).exclude(read_at__gte=comparison.started_at)
     _keep(comparison, "", [_missing(each) for each in unread])
     comparison.finished_at = timezone.now()
     comparison.save(update_fields=["finished_at"])
