@@ -30,6 +30,12 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.humanize",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.mfa",
+    "allauth.usersessions",
     "channels",
     "rest_framework",
     "drf_spectacular",
@@ -58,6 +64,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -90,6 +97,23 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 LOGIN_URL = "/portal/login/"
 LOGIN_REDIRECT_URL = "/portal/"
+LOGOUT_REDIRECT_URL = LOGIN_URL
+
+# Signing in, by django-allauth (docs/identity.md). People are added by owners and operators: nobody signs up.
+ACCOUNT_ADAPTER = "portal.access.identity.account.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "optional"
+ACCOUNT_CHANGE_EMAIL = True
+ACCOUNT_CONFIRM_EMAIL_ON_GET = False
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+ACCOUNT_REAUTHENTICATION_METHODS = {"password", "mfa"}
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if ENVIRONMENT.tls_proxy else "http"
+# Wrong passwords are counted by ``portal.access.login_throttle``, for all processes together.
+ACCOUNT_RATE_LIMITS = {"login": "", "login_failed": ""}
 
 REDIS_LIMITS_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_limits_url)
 REDIS_CACHE_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_cache_url)

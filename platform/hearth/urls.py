@@ -18,6 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("v1/organization/", include(api_urls.organization)),
     path("v1/", include("gateway.urls")),
+    path("portal/", include("portal.pages.identity.urls")),
     path("portal/", include("portal.urls")),
     path("docs/", include("portal.pages.documentation")),
     path("api/v1/", include("portal.api.urls")),

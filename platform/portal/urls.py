@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, search, usage, webhooks
+from portal.pages.identity import sign_in
 from portal.pages.operator import (
     alerts,
     deploying,
@@ -35,7 +36,6 @@ from portal.pages.operator.billing import (
     reservations,
     stripe,
 )
-from portal.pages.sign_in import SignInView, sign_out
 from portal.pages.tenant import (
     billing,
     cache,
@@ -57,8 +57,8 @@ urlpatterns: list[URLPattern] = [
     path("usage.csv", usage.overview_csv, name="usage-csv"),
     path("usage/", breakdown.of_all, name="usage-by"),
     path("usage-by.csv", breakdown.of_all_csv, name="usage-by-csv"),
-    path("login/", SignInView.as_view(), name="login"),
-    path("logout/", sign_out, name="logout"),
+    path("login/", sign_in.SignInView.as_view(), name="login"),
+    path("logout/", sign_in.sign_out, name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/file/", fleet_file.index, name="fleet-file"),
     path("fleet/placeholder-costs/", fleet.placeholder_costs, name="placeholder-costs"),

@@ -13,7 +13,10 @@ from portal.forms.base import PageForm
 
 
 class MailForm(PageForm):
-    """The address, and the types that are wanted. Those that are not optional are not offered."""
+    """The address, and the types that are wanted. Those that are not optional are not offered.
+
+    ``address`` None: it is not asked for, because it is changed where it is also verified.
+    """
 
     id_prefix = "mail"
     fields_of_errors = {"e-mail address": "address", "event type": "wanted"}
@@ -29,11 +32,13 @@ class MailForm(PageForm):
         *,
         offered: Iterable[EventType],
         refused: Iterable[str] = (),
-        address: str = "",
+        address: str | None = "",
     ) -> None:
         self._optional = {each.name: each.about for each in offered if each.is_optional}
         wanted = self._optional.keys() - set(refused)
         super().__init__(data, initial={"address": address, "wanted": sorted(wanted)})
+        if address is None:
+            del self.fields["address"]
         field = self.fields["wanted"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = list(self._optional.items())

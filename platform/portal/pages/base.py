@@ -135,7 +135,12 @@ def show(
     status: int = 200,
 ) -> HttpResponse:
     """Render a page within the frame. ``active`` is the key of its link in the rail or in the tenant's tabs."""
-    frame = {
+    return render(request, template, {**frame(principal, active=active, tenant=tenant), **context}, status=status)
+
+
+def frame(principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:
+    """Return what the template of the frame shows."""
+    return {
         "principal": principal,
         "rail": rail_links(principal, tenant),
         "others": other_tenants(principal, tenant),
@@ -146,7 +151,6 @@ def show(
         "active_rail": "tenants" if tenant and principal.is_operator else active,
         "is_read_only": principal.support is not None or not operator_rights.may_change(principal, request.path),
     }
-    return render(request, template, {**frame, **context}, status=status)
 
 
 def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:

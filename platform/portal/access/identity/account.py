@@ -1,0 +1,78 @@
+"""What django-allauth's accounts do here: no sign-up, audited sign-ins, e-mails only where the instance sends any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.flows.login import get_authentication_records
+from django.conf import settings
+from django.http import HttpRequest
+
+from portal.access.addresses import client_address
+from tenants.audit import Actor
+from tenants.identity import sign_ins
+from tenants.keys import playground
+from tenants.models import User
+
+#: Shown by allauth after steps that the next page shows by itself.
+_NEEDLESS_MESSAGES = ("account/messages/logged_in.txt", "account/messages/logged_out.txt")
+#: For a client whose address is unknown: a session's row needs one.
+_UNKNOWN_ADDRESS = "::"
+
+
+class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth has no types
+    """The hooks of ``allauth.account``."""
+
+    error_messages = DefaultAccountAdapter.error_messages | {
+        "username_password_mismatch": "The name or the password is not correct.",
+        "enter_current_password": "This is not your current password.",
+        "incorrect_password": "This is not your password.",
+    }
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Nobody signs up: owners and operators add people."""
+        return False
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the client's address, read through trusted proxies only."""
+        return client_address(request) or _UNKNOWN_ADDRESS
+
+    def authentication_failed(self, request: HttpRequest, **credentials: Any) -> None:
+        """Record a wrong name or password."""
+        user = User.objects.filter(username=credentials.get("username", "")).first()
+        sign_ins.record(user, "sign_in.failed", address=client_address(request))
+
+    def login(self, request: HttpRequest, user: User) -> None:
+        """Begin a session and record it, with the step that proved who it is."""
+        super().login(request, user)
+        records = get_authentication_records(request, user)
+        method = str(records[-1].get("type") or records[-1]["method"]) if records else ""
+        sign_ins.record(user, "sign_in.succeeded", address=client_address(request), method=method)
+
+    def logout(self, request: HttpRequest) -> None:
+        """End the session, revoke the person's keys of the playground, and record it."""
+        user = request.user
+        super().logout(request)
+        if isinstance(user, User):
+            playground.revoke_of(Actor(kind="user", name=user.get_username(), user=user), user)
+            sign_ins.record(user, "sign_in.ended", address=client_address(request))
+
+    def set_password(self, user: User, password: str) -> None:
+        """Set a password and record it. Every other session of the person ends with it."""
+        super().set_password(user, password)
+        changed = self.request is not None and self.request.user == user
+        event: sign_ins.Event = "password.changed" if changed else "password.reset"
+        sign_ins.record(user, event, address=client_address(self.request))
+
+    def add_message(
+        self, request: HttpRequest, level: int, message_template: str | None = None, *args: Any, **more: Any
+    ) -> None:
+        """Show a message, unless the page that follows says the same."""
+        if message_template not in _NEEDLESS_MESSAGES:
+            super().add_message(request, level, message_template, *args, **more)
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Send an e-mail, or none where the instance sends none; the pages say that."""
+        if settings.EMAIL_IS_SENT:
+            super().send_mail(template_prefix, email, context)
