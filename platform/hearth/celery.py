@@ -59,6 +59,7 @@ SEND_SECONDS = 2.0
 WATCH_SECONDS = 30.0
 SEND_MAIL_SECONDS = 10.0
 PROCESS_STRIPE_SECONDS = 30.0
+CONFIRM_SESSIONS_SECONDS = 60.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -143,4 +144,9 @@ if find_spec("billing.tasks") is not None:
         "task": "notifications.tasks.send_mail",
         "schedule": SEND_MAIL_SECONDS,
         "options": {"queue": "background", "expires": SEND_MAIL_SECONDS},
+    }
+    app.conf.beat_schedule["provider-sessions"] = {
+        "task": "portal.tasks.confirm_sessions",
+        "schedule": CONFIRM_SESSIONS_SECONDS,
+        "options": {"queue": "background", "expires": CONFIRM_SESSIONS_SECONDS},
     }

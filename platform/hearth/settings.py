@@ -41,6 +41,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "tenants",
+    "tenants.identity",
     "catalogue",
     "notifications",
     "reserved_capacity",
@@ -64,6 +65,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "portal.access.identity.provider_sessions.Confirm",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -112,6 +114,10 @@ ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_REAUTHENTICATION_METHODS = {"password", "mfa"}
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if ENVIRONMENT.tls_proxy else "http"
+ACCOUNT_FORMS = {"reset_password": "portal.access.identity.account.ResetForm"}
+SOCIALACCOUNT_ADAPTER = "portal.access.identity.social.SocialAdapter"
+SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
+SOCIALACCOUNT_STORE_TOKENS = False
 # Wrong passwords are counted by ``portal.access.login_throttle``, for all processes together.
 ACCOUNT_RATE_LIMITS = {"login": "", "login_failed": ""}
 

@@ -18,9 +18,12 @@ from portal.access.principal import principal_of_user
 from tenants.models import User
 
 #: Apps whose tables are shown.
-OWN_APPS = ("tenants", "catalogue", "billing", "workers")
-#: Columns that are never shown, besides all binary ones: password hashes, and headers that can hold credentials.
-SECRET_COLUMNS = frozenset({"password", "headers", "response_headers"})
+OWN_APPS = ("tenants", "identity", "catalogue", "billing", "workers")
+#: Apps of django-allauth, whose own tables there could be changed and show keys of sessions and second factors.
+HIDDEN_APPS = ("account", "socialaccount", "mfa", "usersessions")
+#: Columns that are never shown, besides all binary ones: password hashes, keys of
+#: sessions, and headers that can hold credentials.
+SECRET_COLUMNS = frozenset({"password", "headers", "response_headers", "session_key"})
 #: Tables with more rows are counted by PostgreSQL's statistics.
 EXACT_UP_TO = 10_000
 ROWS_PER_PAGE = 100
@@ -134,6 +137,10 @@ def _shown(model: type[Model]) -> list[Field[Any, Any]]:
 
 
 admin.site.unregister(Group)
+for _app in HIDDEN_APPS:
+    for _model in apps.get_app_config(_app).get_models():
+        if admin.site.is_registered(_model):
+            admin.site.unregister(_model)
 for _app in OWN_APPS:
     for _model in apps.get_app_config(_app).get_models():
         admin.site.register(_model, ReadOnlyTable)

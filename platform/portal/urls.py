@@ -45,6 +45,7 @@ from portal.pages.tenant import (
     playground,
     projects,
     savings_statements,
+    sign_in_provider,
     statements,
 )
 from portal.pages.tenant import invoices as tenant_invoices
@@ -181,5 +182,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/members/", members.index, name="members"),
     path("tenants/<slug:slug>/members/<str:person>/change/", members.change, name="member-change"),
     path("tenants/<slug:slug>/invitations/<uuid:invitation>/revoke/", members.revoke, name="invitation-revoke"),
+    path("tenants/<slug:slug>/sign-in/", sign_in_provider.index, name="sign-in-provider"),
+    path("tenants/<slug:slug>/sign-in/<slug:verb>/", sign_in_provider.act, name="sign-in-provider-act"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),
 ]

@@ -43,7 +43,7 @@ class Result:
         return self.status is not None and 200 <= self.status < 300
 
 
-class _Checked(AbstractResolver):
+class CheckedResolver(AbstractResolver):
     """Returns the addresses that were checked before, and never asks again."""
 
     def __init__(self, found: list[ResolveResult]) -> None:
@@ -80,7 +80,7 @@ async def post(url: str, headers: dict[str, str], body: bytes) -> Result:
 
 async def _post(url: URL, headers: dict[str, str], body: bytes) -> tuple[int, str]:
     connector = aiohttp.TCPConnector(
-        resolver=_Checked(await _resolve(url)), use_dns_cache=False, force_close=True, limit=1
+        resolver=CheckedResolver(await resolve(url)), use_dns_cache=False, force_close=True, limit=1
     )
     async with aiohttp.ClientSession(
         connector=connector,
@@ -100,7 +100,7 @@ async def _post(url: URL, headers: dict[str, str], body: bytes) -> tuple[int, st
             return response.status, answer.decode(errors="replace").replace("\0", "")
 
 
-async def _resolve(url: URL) -> list[ResolveResult]:
+async def resolve(url: URL) -> list[ResolveResult]:
     """Return the addresses of the URL's host, all checked. Raises AddressRefused, OSError."""
     host, port = url.host or "", url.port or 0
     # A client may take a text such as [::ffff:7f00:1] or 127.1 for an address: then this is that address.

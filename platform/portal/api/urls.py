@@ -22,7 +22,7 @@ from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.people import invitations, members, operators
-from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
+from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, sign_in_provider, tenants
 from portal.api.tenants import models as tenant_models
 from portal.api.usage import (
     breakdown,
@@ -65,6 +65,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/settings", cache.SettingsView.as_view()),
     path("tenants/<slug:tenant>/cache/settings/<uuid:setting>", cache.SettingView.as_view()),
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
+    path("tenants/<slug:tenant>/sign-in-provider", sign_in_provider.SignInProviderView.as_view()),
+    path("tenants/<slug:tenant>/sign-in-provider/test", sign_in_provider.TestSignInProviderView.as_view()),
     path("credit-requests", credit.CreditRequestsView.as_view()),
     path("tenants/<slug:tenant>/credit", credit.CreditView.as_view()),
     path("tenants/<slug:tenant>/credit/entries", credit.CreditEntriesView.as_view()),

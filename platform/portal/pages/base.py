@@ -207,6 +207,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("limits", "Limits and budgets", "limits", "portal:limits"),
         ("cache", "Prediction cache", "cache", "portal:cache"),
         ("policy", "Policy", "policy", "portal:policy"),
+        *((("sign-in", "Sign-in", "keys", "portal:sign-in-provider"),) if principal.is_owner_of(tenant.id) else ()),
         ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
     )
     return tuple(

@@ -45,6 +45,7 @@ from notifications.models import Delivery, DeliveryAttempt, Event, WebhookEndpoi
 from reserved_capacity.models import CapacityReservation, ReservedHour
 from retention.models import Erasure
 from tenants.database.rls import TENANT_ROLE, as_tenant
+from tenants.identity.models import SignInProvider
 from tenants.ids import TenantId, new_id
 from tenants.models import (
     ApiKey,
@@ -186,6 +187,9 @@ ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_limit": lambda customer: Limit.objects.create(tenant=customer.tenant, requests_per_minute=1),
     "tenants_cachesetting": lambda customer: CacheSetting.objects.create(
         tenant=customer.tenant, project=customer.project, mode="off"
+    ),
+    "identity_signinprovider": lambda customer: SignInProvider.objects.create(
+        tenant=customer.tenant, issuer="https://example.com", client_id="hearth", secret_sealed=b"", pepper_version=1
     ),
     "tenants_cachepurge": lambda customer: CachePurge.objects.create(tenant=customer.tenant),
     "tenants_budget": lambda customer: Budget.objects.create(tenant=customer.tenant, limit_pico=1),

@@ -16,6 +16,8 @@ PEPPERS = """
     UNION SELECT pepper_version FROM notifications_webhooksecret
     UNION SELECT pepper_version FROM billing_stripeconnection
     UNION SELECT pepper_version FROM billing_stripewebhooksecret
+    UNION SELECT pepper_version FROM identity_signinprovider
+    UNION SELECT pepper_version FROM identity_providersession
 """
 #: The lost replica of a deployment that has no ready one gets requests, see ``workers.serving.endpoints``.
 ENGINE_KEYS = """

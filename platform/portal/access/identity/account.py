@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.forms import ResetPasswordForm
 from allauth.account.internal.flows.login import get_authentication_records
 from django.conf import settings
 from django.http import HttpRequest
 
 from portal.access.addresses import client_address
+from portal.access.identity import provider_sessions
 from tenants.audit import Actor
 from tenants.identity import sign_ins
+from tenants.identity.models import ProviderMember
 from tenants.keys import playground
 from tenants.models import User
 
@@ -38,6 +41,14 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         """Return the client's address, read through trusted proxies only."""
         return client_address(request) or _UNKNOWN_ADDRESS
 
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
+        """Return who has this name and password. Nobody who signs in through a provider has one."""
+        user: User | None = super().authenticate(request, **credentials)
+        if user is not None and ProviderMember.objects.filter(user=user).exists():
+            self.authentication_failed(request, **credentials)
+            return None
+        return user
+
     def authentication_failed(self, request: HttpRequest, **credentials: Any) -> None:
         """Record a wrong name or password."""
         user = User.objects.filter(username=credentials.get("username", "")).first()
@@ -46,6 +57,8 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
     def login(self, request: HttpRequest, user: User) -> None:
         """Begin a session and record it, with the step that proved who it is."""
         super().login(request, user)
+        if provider_sessions.is_through_provider(request):
+            provider_sessions.begin(request, user)
         records = get_authentication_records(request, user)
         method = str(records[-1].get("type") or records[-1]["method"]) if records else ""
         sign_ins.record(user, "sign_in.succeeded", address=client_address(request), method=method)
@@ -76,3 +89,16 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         """Send an e-mail, or none where the instance sends none; the pages say that."""
         if settings.EMAIL_IS_SENT:
             super().send_mail(template_prefix, email, context)
+
+
+class ResetForm(ResetPasswordForm):  # type: ignore[misc]  # allauth has no types
+    """A forgotten password. Those who sign in through a provider get none: it would outlive what the provider says."""
+
+    def clean_email(self) -> str:
+        """Find who has the address."""
+        address: str = super().clean_email()
+        found: list[User] = self.users
+        ids = [user.pk for user in found]
+        elsewhere = set(ProviderMember.objects.filter(user__in=ids).values_list("user_id", flat=True))
+        self.users: list[User] = [user for user in found if user.pk not in elsewhere]
+        return address

@@ -6,11 +6,15 @@ from allauth.account import views as account
 from allauth.usersessions.views import list_usersessions
 from django.urls import URLPattern, path, re_path
 
-from portal.pages.identity import sessions, sign_in
+from portal.pages.identity import company, sessions, sign_in
 from portal.pages.identity.own_page import entrance, own_page
 
 urlpatterns: list[URLPattern] = [
     path("login/", sign_in.SignInView.as_view(), name="account_login"),
+    path("company-login/", company.choose, name="company_login"),
+    path("login/back/<uuid:provider_id>/", company.complete, name="openid_connect_callback"),
+    path("login/<slug:slug>/", company.entrance, name="tenant_login"),
+    path("login/<slug:slug>/begin/", company.begin, name="tenant_login_begin"),
     path("logout/", sign_in.sign_out, name="account_logout"),
     path("account/inactive/", account.account_inactive, name="account_inactive"),
     path("account/confirm-password/", own_page(account.reauthenticate), name="account_reauthenticate"),

@@ -24,6 +24,7 @@ from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
 from tenants.database.rls import as_tenant
 from tenants.errors import BadName, NotAllowed
+from tenants.identity import key_makers
 from tenants.ids import TenantId
 from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
@@ -191,10 +192,11 @@ def _show_keys(
         listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:MAX_ROWS])
         of_playground = rows.filter(purpose=ApiKey.Purpose.PLAYGROUND, revoked_at=None, expires_at__gt=Now())
         playing = list(of_playground.order_by("name")[:MAX_ROWS])
+    notes = key_makers.notes(tenant, listed) if principal.is_owner_of(tenant.id) else {}
     now = timezone.now()
     ended = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
     context = {
-        "live": [key for key in listed if key not in ended],
+        "live": [(key, notes.get(key.created_by_id or 0, "")) for key in listed if key not in ended],
         "ended": ended,
         "playing": playing,
         "new": new,

@@ -1,0 +1,91 @@
+"""The form of a tenant's sign-in provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from portal.forms.base import PageForm, choice
+from tenants.identity.models import SignInProvider
+from tenants.identity.providers import LONGEST, ProviderTerms
+from tenants.models import Membership
+
+
+class RolesField(forms.CharField):
+    """Lines of ``group = role``, read as pairs in order."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            label="Roles by group",
+            required=False,
+            widget=forms.Textarea({"rows": 4, "placeholder": "hearth-owners = owner\nengineering = developer"}),
+            help_text="One line each: group = role. The first group that a person has decides. "
+            f"Roles: {', '.join(Membership.Role.values)}.",
+        )
+
+    def clean(self, value: Any) -> tuple[tuple[str, str], ...]:
+        """Return the pairs. Raises ValidationError."""
+        pairs = []
+        for line in str(super().clean(value)).splitlines():
+            if not line.strip():
+                continue
+            group, equals, role = (part.strip() for part in line.rpartition("="))
+            if not equals or not group or role not in Membership.Role.values:
+                raise ValidationError(f"“{line.strip()[:100]}” is not a group, =, and a role.")
+            pairs.append((group, role))
+        return tuple(pairs)
+
+
+class ProviderForm(PageForm):
+    """Issuer, client, and which groups have which role."""
+
+    id_prefix = "provider"
+    fields_of_errors = {
+        "client id": "client_id",
+        "client secret": "client_secret",
+        "groups claim": "groups_claim",
+        "default role": "default_role",
+    }
+
+    issuer = forms.CharField(
+        label="Issuer URL",
+        max_length=LONGEST["issuer"],
+        help_text="As the provider writes it, for example https://login.example.com/realms/acme.",
+    )
+    client_id = forms.CharField(label="Client id", max_length=LONGEST["client id"])
+    client_secret = forms.CharField(
+        label="Client secret",
+        max_length=LONGEST["client secret"],
+        required=False,
+        widget=forms.PasswordInput({"autocomplete": "off"}),
+        help_text="Kept sealed and never shown again. Empty: the stored one stays.",
+    )
+    groups_claim = forms.CharField(
+        label="Claim with the groups", max_length=LONGEST["groups claim"], help_text="Entra: groups or roles."
+    )
+    roles = RolesField()
+    default_role = choice(
+        "People without such a group",
+        [("", "do not become members"), *((role, f"become {role}") for role in Membership.Role.values)],
+        required=False,
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, provider: SignInProvider | None) -> None:
+        initial = {"groups_claim": "groups"}
+        if provider is not None:
+            initial = {
+                "issuer": provider.issuer,
+                "client_id": provider.client_id,
+                "groups_claim": provider.groups_claim,
+                "roles": "\n".join(f"{group} = {role}" for group, role in provider.roles),
+                "default_role": provider.default_role,
+            }
+        super().__init__(data, initial=initial)
+
+    def terms(self) -> ProviderTerms:
+        """Return what was typed."""
+        wanted = self.cleaned_data
+        return ProviderTerms(**wanted | {"client_secret": wanted["client_secret"] or None})

@@ -1,0 +1,79 @@
+"""The page of a tenant's sign-in provider, for its owners and for operators."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from portal.access.identity import provider_setup
+from portal.access.principal import Principal
+from portal.errors import NotPermitted
+from portal.forms.sign_in_provider import ProviderForm
+from portal.pages.base import form_action, page, show, submit
+from tenants import error_text
+from tenants.errors import NotFound, TenantError
+from tenants.identity import providers
+from tenants.models import Tenant
+
+
+@require_http_methods(["GET", "POST"])
+@page
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Show and set the provider."""
+    tenant = _tenant(principal, slug)
+    try:
+        provider = provider_setup.find(tenant)
+    except NotFound:
+        provider = None
+    form = ProviderForm(request.POST if request.method == "POST" else None, provider=provider)
+
+    def save() -> str:
+        provider_setup.put(principal, tenant, form.terms())
+        return "Saved. Test it, then sign in through it in another browser before you rely on it."
+
+    if request.method == "POST":
+        done = submit(request, form, save, back="portal:sign-in-provider", slug=slug)
+        if done is not None:
+            return done
+    context = {
+        "provider": provider,
+        "form": form,
+        "callback": provider_setup.callback_url(request, provider) if provider else "",
+        "entrance": request.build_absolute_uri(reverse("tenant_login", args=[slug])),
+    }
+    status = 400 if form.errors else 200
+    return show(
+        request, principal, "portal/sign_in_provider.html", context, active="sign-in", tenant=tenant, status=status
+    )
+
+
+@form_action("portal:sign-in-provider")
+@page
+def act(request: HttpRequest, principal: Principal, slug: str, verb: str) -> HttpResponseBase:
+    """Test or remove the provider."""
+    tenant = _tenant(principal, slug)
+    if verb not in {"test", "remove"}:
+        raise NotFound("page", request.path)
+    try:
+        if verb == "remove":
+            providers.remove(principal.actor, tenant)
+            messages.success(
+                request, "Removed. Those who signed in through it are signed out, and no members any more."
+            )
+        elif problem := provider_setup.test(provider_setup.find(tenant)).problem:
+            messages.error(request, f"The test failed: {problem}.")
+        else:
+            messages.success(request, "The provider answers, and its description and keys are in order.")
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+    return redirect("portal:sign-in-provider", slug=slug)
+
+
+def _tenant(principal: Principal, slug: str) -> Tenant:
+    try:
+        return provider_setup.tenant_to_set_up(principal, slug)
+    except NotPermitted:
+        raise NotFound("page", slug) from None

@@ -1,0 +1,23 @@
+"""The Celery task of the portal, on the queue ``background``: idempotent, and safe to lose."""
+
+from __future__ import annotations
+
+import threading
+
+from celery import shared_task
+
+#: One thread of a process asks providers; the others are for other work.
+_asking = threading.Lock()
+
+
+@shared_task(name="portal.tasks.confirm_sessions")
+def confirm_sessions() -> int:
+    """Ask providers about sessions of their people; return how many ended. Skipped while one runs here."""
+    from portal.access.identity import provider_sessions  # with allauth, which other workers need not load
+
+    if not _asking.acquire(blocking=False):
+        return 0
+    try:
+        return provider_sessions.run()
+    finally:
+        _asking.release()

@@ -1,0 +1,44 @@
+"""Seal secrets with a key derived from the pepper, so that the database alone does not give them away."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from django.conf import settings
+
+_NONCE_BYTES = 12
+
+
+@dataclass(eq=False)
+class Unreadable(Exception):
+    """A sealed secret was altered or moved, or its pepper is gone."""
+
+    problem: str
+
+
+def seal(purpose: bytes, row: UUID, text: str) -> tuple[bytes, int]:
+    """Return (sealed text, pepper version) under the current pepper. Only this purpose and row's id open it."""
+    version: int = settings.SECRETS.key_pepper.current
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + _cipher(purpose, version).encrypt(nonce, text.encode(), row.bytes), version
+
+
+def unseal(purpose: bytes, row: UUID, sealed: bytes, pepper_version: int) -> str:
+    """Return the text. Raises Unreadable if it was altered or moved, or if the pepper is gone."""
+    if pepper_version not in settings.SECRETS.key_pepper.versions:
+        raise Unreadable("its pepper is gone")
+    nonce, content = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+    try:
+        return _cipher(purpose, pepper_version).decrypt(nonce, content, row.bytes).decode()
+    except InvalidTag:
+        raise Unreadable("it was altered") from None
+
+
+def _cipher(purpose: bytes, pepper_version: int) -> ChaCha20Poly1305:
+    pepper = settings.SECRETS.key_pepper.versions[pepper_version]
+    return ChaCha20Poly1305(hmac.digest(pepper, purpose, "sha256"))
