@@ -119,7 +119,14 @@ SOCIALACCOUNT_ADAPTER = "portal.access.identity.social.SocialAdapter"
 SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
 SOCIALACCOUNT_STORE_TOKENS = False
 # Wrong passwords are counted by ``portal.access.login_throttle``, for all processes together.
-ACCOUNT_RATE_LIMITS = {"login": "", "login_failed": ""}
+# Codes of a second factor are counted by allauth: five wrong ones in five minutes for a person.
+ACCOUNT_RATE_LIMITS = {"login": "", "login_failed": "5/300s/key"}
+MFA_ADAPTER = "portal.access.identity.mfa.MfaAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+#: An app whose clock is half a minute off still works.
+MFA_TOTP_TOLERANCE = 1
 
 REDIS_LIMITS_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_limits_url)
 REDIS_CACHE_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_cache_url)

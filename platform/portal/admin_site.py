@@ -12,6 +12,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 
+from portal.access.identity import mfa
 from tenants.models import User
 
 
@@ -25,8 +26,9 @@ class OperatorSite(AdminSite):
     enable_nav_sidebar = False
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return whether this is an operator."""
-        return isinstance(request.user, User) and request.user.is_active and request.user.is_staff
+        """Return whether this is an operator, with a second factor if one is required."""
+        user = request.user
+        return isinstance(user, User) and user.is_active and user.is_staff and not mfa.is_missing(user)
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
         """Raise Http404 for signed-in users who are no operators; ask others to sign in."""

@@ -15,6 +15,7 @@ from django.db import close_old_connections
 from redis.exceptions import RedisError
 
 from portal.access.addresses import gateway_base
+from portal.access.identity import mfa
 from portal.access.principal import Principal, principal_of_user, tenant_for
 from portal.errors import BadQuery
 from portal.live import feed, topics
@@ -84,7 +85,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
 
     def _allowed(self, user: Any) -> Topic | None:
         close_old_connections()
-        if not isinstance(user, User) or not user.is_active:
+        if not isinstance(user, User) or not user.is_active or mfa.is_missing(user):
             return None
         try:
             return self.topic(principal_of_user(user))

@@ -60,3 +60,18 @@ class ProviderSession(models.Model):
 
     def __str__(self) -> str:
         return f"session of {self.member_id}"
+
+
+class SecondFactorRule(models.Model):
+    """That a tenant's members must have a second factor; without tenant, that operators must."""
+
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="second_factor_rules")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant",), nulls_distinct=False, name="second_factor_rule_once"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.tenant_id or "operators")

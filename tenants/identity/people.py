@@ -16,6 +16,7 @@ from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotFound
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession, SignInProvider
+from tenants.keys import playground
 from tenants.models import User
 
 _LONGEST_NAME = 60
@@ -78,7 +79,8 @@ def leave_all(actor: Actor, provider: SignInProvider) -> None:
 
 
 def end_sessions(member: ProviderMember) -> None:
-    """End the sessions of a provider's member."""
+    """End the sessions of a provider's member, and what their pages call the gateway with."""
+    playground.revoke_of(SYSTEM, member.user)
     keys = list(ProviderSession.objects.filter(member=member).values_list("session_key", flat=True))
     Session.objects.filter(session_key__in=keys).delete()
     ProviderSession.objects.filter(member=member).delete()

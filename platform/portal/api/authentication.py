@@ -17,6 +17,7 @@ from rest_framework.request import Request
 
 from portal.access import operator_rights, support_view
 from portal.access.addresses import client_address
+from portal.access.identity import mfa
 from portal.access.principal import (
     READ,
     Principal,
@@ -50,6 +51,7 @@ class BearerAuthentication(BaseAuthentication):
         try:
             if text.startswith(f"{tokens.PREFIX}_"):
                 user = tokens.authenticate(text.strip()).user
+                _require_factor(user)
                 return user, _principal_of_operator(request, user)
             if text.startswith(f"{scrape_tokens.PREFIX}_"):
                 return AnonymousUser(), principal_of_scrape_token(scrape_tokens.authenticate(text.strip()))
@@ -72,6 +74,7 @@ class PortalSession(SessionAuthentication):
         if found is None:
             return None
         user = found[0]
+        _require_factor(user)
         try:
             return user, support_view.principal_of_session(request, principal_of_user(user))
         except NotPermitted as error:
@@ -132,6 +135,15 @@ def _principal_of_operator(request: Request, user: User) -> Principal:
     except NotPermitted as error:
         raise PermissionDenied(error.reason) from None
     return principal
+
+
+def _require_factor(user: User) -> None:
+    """Raise PermissionDenied if a second factor is required of this person, who has none."""
+    if mfa.is_missing(user):
+        raise PermissionDenied(
+            "A second factor is required of you. Set one up in the portal, under Account, Second factor.",
+            "second_factor_required",
+        )
 
 
 def _principal_of_key(request: Request, text: str) -> Principal:

@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
+from portal.access.identity import mfa
 from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.audit import Actor
@@ -33,6 +34,13 @@ class NewTokenSerializer(serializers.Serializer[OperatorToken]):
 
     username = serializers.CharField(max_length=150, trim_whitespace=False)
     password = serializers.CharField(max_length=4096, trim_whitespace=False, write_only=True)
+    code = serializers.CharField(
+        max_length=32,
+        required=False,
+        default="",
+        write_only=True,
+        help_text="Of your authenticator app, or a recovery code; for those who have a second factor.",
+    )
     name = serializers.CharField(max_length=200, default="api")
     expires_in_seconds = serializers.IntegerField(min_value=60, max_value=LONGEST_SECONDS, default=DEFAULT_SECONDS)
 
@@ -76,7 +84,12 @@ class TokensView(APIView):
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         wanted = body.validated_data
-        user = _user(request, wanted["username"], wanted["password"])
+        user = _user(request, wanted["username"], wanted["password"], wanted["code"])
+        if mfa.is_missing(user):
+            raise PermissionDenied(
+                "A second factor is required of you. Set one up in the portal, under Account, Second factor.",
+                "second_factor_required",
+            )
         if not user.is_staff:
             raise PermissionDenied("Tokens are for operators. Use one of the tenant's keys instead.")
         issued = tokens.issue(
@@ -106,10 +119,17 @@ class TokenView(APIView):
         return Response(TokenSerializer(found).data)
 
 
-def _user(request: Request, username: str, password: str) -> User:
-    """Return the user with this name and password. Raises TooManyAttempts, AuthenticationFailed."""
+def _user(request: Request, username: str, password: str, code: str) -> User:
+    """Return the user with this name, password and, if they have a second factor, code.
+
+    Raises TooManyAttempts, AuthenticationFailed.
+    """
     with login_throttle.attempt(username, client_address(request._request)):
         user = authenticate(request, username=username, password=password)
         if not isinstance(user, User):
             raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
+        if mfa.has_factor(user) and not mfa.is_code_right(user, code):
+            raise AuthenticationFailed(
+                "Send `code` too: one of your authenticator app, or an unused recovery code.", "second_factor_required"
+            )
         return user

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from portal.access import change_limit, member_rights, notification_rights, operator_rights, support_view
 from portal.access.change_limit import PageRequest
+from portal.access.identity import mfa
 from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
@@ -46,16 +47,19 @@ class Link:
     url: str
 
 
-def page(view: PrincipalView) -> View:
+def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
     """Require a signed-in user, who makes not too many changes; report what the user may not see as not found.
 
-    A change that an operator's role does not allow is refused before the view runs.
+    A change that an operator's role does not allow is refused before the view runs. Those of whom a second factor is
+    required set one before they see a page that ``needs_factor``.
     """
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
+        if needs_factor and mfa.is_missing(request.user):
+            return redirect("mfa_index")
         principal = principal_of_user(request.user)
         try:
             principal = support_view.principal_of_session(request, principal)

@@ -18,6 +18,8 @@ PEPPERS = """
     UNION SELECT pepper_version FROM billing_stripewebhooksecret
     UNION SELECT pepper_version FROM identity_signinprovider
     UNION SELECT pepper_version FROM identity_providersession
+    UNION SELECT split_part(coalesce(data->>'secret', data->>'seed'), ':', 1)::int FROM mfa_authenticator
+        WHERE type <> 'webauthn'
 """
 #: The lost replica of a deployment that has no ready one gets requests, see ``workers.serving.endpoints``.
 ENGINE_KEYS = """

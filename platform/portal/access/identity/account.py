@@ -8,6 +8,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.forms import ResetPasswordForm
 from allauth.account.internal.flows.login import get_authentication_records
 from django.conf import settings
+from django.contrib.auth import authenticate
 from django.http import HttpRequest
 
 from portal.access.addresses import client_address
@@ -43,8 +44,8 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
         """Return who has this name and password. Nobody who signs in through a provider has one."""
-        user: User | None = super().authenticate(request, **credentials)
-        if user is not None and ProviderMember.objects.filter(user=user).exists():
+        user = authenticate(request, **credentials)
+        if not isinstance(user, User) or ProviderMember.objects.filter(user=user).exists():
             self.authentication_failed(request, **credentials)
             return None
         return user

@@ -23,10 +23,12 @@ from django.utils.deprecation import MiddlewareMixin
 from portal.access.identity import oidc
 from portal.access.identity.fetching import ProviderUnavailable
 from portal.access.paths import is_inference
+from tenants.audit import SYSTEM
 from tenants.identity import people, providers
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession
 from tenants.isolation import peppered
+from tenants.keys import playground
 from tenants.models import User
 
 CONFIRM_AFTER = timedelta(minutes=10)
@@ -157,6 +159,7 @@ def _keep(row: ProviderSession, refresh_token: str) -> None:
 
 
 def _end(row: ProviderSession) -> None:
+    playground.revoke_of(SYSTEM, row.member.user)
     Session.objects.filter(session_key=row.session_key).delete()
     UserSession.objects.filter(session_key=row.session_key).delete()
     ProviderSession.objects.filter(id=row.id).delete()

@@ -15,7 +15,7 @@ from portal.forms.sign_in_provider import ProviderForm
 from portal.pages.base import form_action, page, show, submit
 from tenants import error_text
 from tenants.errors import NotFound, TenantError
-from tenants.identity import providers
+from tenants.identity import providers, second_factor
 from tenants.models import Tenant
 
 
@@ -41,6 +41,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     context = {
         "provider": provider,
         "form": form,
+        "is_factor_required": second_factor.is_required(tenant),
         "callback": provider_setup.callback_url(request, provider) if provider else "",
         "entrance": request.build_absolute_uri(reverse("tenant_login", args=[slug])),
     }
@@ -53,12 +54,16 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 @form_action("portal:sign-in-provider")
 @page
 def act(request: HttpRequest, principal: Principal, slug: str, verb: str) -> HttpResponseBase:
-    """Test or remove the provider."""
+    """Test or remove the provider, or say whether members need a second factor."""
     tenant = _tenant(principal, slug)
-    if verb not in {"test", "remove"}:
+    if verb not in {"test", "remove", "factor"}:
         raise NotFound("page", request.path)
     try:
-        if verb == "remove":
+        if verb == "factor":
+            required = request.POST.get("required") == "1"
+            second_factor.require(principal.actor, tenant, required)
+            messages.success(request, f"A second factor is {'' if required else 'not '}required of members.")
+        elif verb == "remove":
             providers.remove(principal.actor, tenant)
             messages.success(
                 request, "Removed. Those who signed in through it are signed out, and no members any more."
