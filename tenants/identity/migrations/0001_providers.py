@@ -97,4 +97,13 @@ class Migration(migrations.Migration):
             rls.enable_sql("identity_signinprovider"),
             rls.disable_sql("identity_signinprovider"),
         ),
+        migrations.RunSQL(
+            """
+            ALTER TABLE identity_providermember ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+            CREATE POLICY platform_sees_all ON identity_providermember
+                USING (current_user <> 'hearth_tenant') WITH CHECK (current_user <> 'hearth_tenant');
+            """,
+            "DROP POLICY platform_sees_all ON identity_providermember;"
+            "ALTER TABLE identity_providermember DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;",
+        ),
     ]

@@ -18,12 +18,14 @@ from tenants.identity.models import SignInProvider
 from tenants.identity.providers import LONGEST, MOST_ROLES, ProviderTerms
 from tenants.models import Membership
 
+_ROLES = f"One of {', '.join(Membership.Role.values)}."
+
 
 class GroupRoleSerializer(serializers.Serializer[Any]):
     """The role of a group's people."""
 
     group = serializers.CharField(max_length=LONGEST["group"])
-    role = serializers.ChoiceField(choices=Membership.Role.choices)
+    role = serializers.CharField(max_length=16, help_text=_ROLES)
 
 
 class SignInProviderSerializer(serializers.Serializer[Any]):
@@ -44,8 +46,8 @@ class SignInProviderSerializer(serializers.Serializer[Any]):
         default=list,
         help_text="The first group that a person has decides.",
     )
-    default_role = serializers.ChoiceField(
-        choices=Membership.Role.choices,
+    default_role = serializers.CharField(
+        max_length=16,
         allow_null=True,
         default=None,
         help_text="Of people without such a group; null: they do not become members.",

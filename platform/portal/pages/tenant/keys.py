@@ -192,7 +192,8 @@ def _show_keys(
         listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:MAX_ROWS])
         of_playground = rows.filter(purpose=ApiKey.Purpose.PLAYGROUND, revoked_at=None, expires_at__gt=Now())
         playing = list(of_playground.order_by("name")[:MAX_ROWS])
-    notes = key_makers.notes(tenant, listed) if principal.is_owner_of(tenant.id) else {}
+        here = key_makers.present(tenant, listed)
+    notes = key_makers.notes(listed, here) if principal.is_owner_of(tenant.id) else {}
     now = timezone.now()
     ended = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
     context = {
