@@ -58,15 +58,14 @@ def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
-        if needs_factor and mfa.is_missing(request.user):
-            return redirect("mfa_index")
         principal = principal_of_user(request.user)
         try:
             principal = support_view.principal_of_session(request, principal)
             wait_seconds = change_limit.count_page(PageRequest(request.method, principal))
             if wait_seconds is not None:
                 return _too_many_changes(request, principal, wait_seconds)
-            return view(request, principal, *args, **kwargs)
+            is_refused = needs_factor and mfa.is_missing(request.user)
+            return redirect("mfa_index") if is_refused else view(request, principal, *args, **kwargs)
         except NotPermitted as error:
             return _forbidden(request, principal, error)
         except NotFound:
@@ -139,10 +138,12 @@ def show(
     status: int = 200,
 ) -> HttpResponse:
     """Render a page within the frame. ``active`` is the key of its link in the rail or in the tenant's tabs."""
-    return render(request, template, {**frame(principal, active=active, tenant=tenant), **context}, status=status)
+    return render(
+        request, template, {**frame(request, principal, active=active, tenant=tenant), **context}, status=status
+    )
 
 
-def frame(principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:
+def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:
     """Return what the template of the frame shows."""
     return {
         "principal": principal,

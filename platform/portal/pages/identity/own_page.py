@@ -22,7 +22,7 @@ def own_page(view: View) -> View:
 
     @wraps(view)
     def framed(request: HttpRequest, principal: Principal, *args: object, **kwargs: object) -> HttpResponseBase:
-        return _framed(view(request, *args, **kwargs), principal, {"is_mail_sent": settings.EMAIL_IS_SENT})
+        return _framed(request, view(request, *args, **kwargs), principal, {"is_mail_sent": settings.EMAIL_IS_SENT})
 
     return page(framed, needs_factor=False)
 
@@ -47,7 +47,7 @@ def factor_page(view: View) -> View:
         user = principal.user
         if user is None or hasattr(user, "provider_member"):
             raise NotFound("page", request.path)
-        return _framed(view(request, *args, **kwargs), principal, _about_factors(user))
+        return _framed(request, view(request, *args, **kwargs), principal, _about_factors(user))
 
     return page(framed, needs_factor=False)
 
@@ -72,7 +72,9 @@ def _about_factors(user: User) -> dict[str, Any]:
     }
 
 
-def _framed(response: HttpResponseBase, principal: Principal, more: dict[str, Any]) -> HttpResponseBase:
+def _framed(
+    request: HttpRequest, response: HttpResponseBase, principal: Principal, more: dict[str, Any]
+) -> HttpResponseBase:
     if isinstance(response, TemplateResponse):
-        response.context_data = frame(principal, active="account") | more | (response.context_data or {})
+        response.context_data = frame(request, principal, active="account") | more | (response.context_data or {})
     return response
