@@ -30,7 +30,7 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
     """Give a person a role, replacing the one they had; effective from their next page on.
 
     An unknown person is created, and cannot sign in without a password. Raises BadName, and NotAllowed for an archived
-    tenant and for its last owner.
+    tenant, for its last owner, and for somebody of another tenant's sign-in provider.
     """
     if role not in Membership.Role.values:
         raise BadName("role", role, " | ".join(Membership.Role.values))
@@ -38,6 +38,7 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
     if locked.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", locked.slug, locked.state)
     user = User.objects.filter(username=username).first() or create_person(username)
+    _require_no_other_provider(user, locked)
     found = Membership.objects.filter(user=user, tenant=locked).first()
     before = found.role if found is not None else None
     if found is not None and before == role:
@@ -103,6 +104,12 @@ def one(tenant: Tenant, username: str) -> Membership:
     if found is None:
         raise NotFound("member", username)
     return found
+
+
+def _require_no_other_provider(user: User, tenant: Tenant) -> None:
+    """Raise NotAllowed if another tenant's sign-in provider says who this is: it could sign in here as this person."""
+    if hasattr(user, "provider_member") and user.provider_member.tenant_id != tenant.id:
+        raise NotAllowed("person", user.username, "of another tenant's sign-in provider")
 
 
 def _require_other_owner(member: Membership) -> None:

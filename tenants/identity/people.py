@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from tenants import members
 from tenants.audit import SYSTEM, Actor
-from tenants.errors import NotFound
+from tenants.errors import NotAllowed, NotFound
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession, SignInProvider
 from tenants.keys import playground
@@ -59,7 +59,8 @@ def join(provider: SignInProvider, user: User, role: str) -> ProviderMember:
             "refused_at": None,
         },
     )
-    members.put(SYSTEM, provider.tenant, user.get_username(), role)
+    with suppress(NotAllowed):  # the tenant's last owner stays its owner
+        members.put(SYSTEM, provider.tenant, user.get_username(), role)
     return row
 
 
@@ -68,7 +69,7 @@ def leave(member: ProviderMember, actor: Actor = SYSTEM) -> None:
     """End a person's sessions and membership, because their provider does not let them in. Idempotent."""
     ProviderMember.objects.filter(user=member.user).update(refused_at=timezone.now())
     end_sessions(member)
-    with suppress(NotFound):
+    with suppress(NotFound, NotAllowed):  # the tenant's last owner stays a member, who cannot sign in
         members.remove(actor, member.tenant, member.user.get_username())
 
 

@@ -23,6 +23,8 @@ from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from tenants import registry
 from tenants.audit import SYSTEM, Actor
+from tenants.identity import providers
+from tenants.identity.providers import ProviderTerms
 from tenants.ids import first_id_at
 from tenants.keys import keys
 from tenants.models import ApiKey, Membership, Project, Tenant, User
@@ -256,3 +258,13 @@ def _changed(row: UsageRow, **changes: object) -> UsageRow:
     import msgspec
 
     return msgspec.structs.replace(row, **changes)
+
+
+#: What a form and the API change of the provider of :func:`sign_in_provider`. No name resolves to it.
+PROVIDER = {"issuer": "https://provider.invalid", "client_id": "changed", "groups_claim": "groups"}
+
+
+def sign_in_provider(tenant: Tenant) -> None:
+    """Set the tenant's sign-in provider."""
+    terms = ProviderTerms(issuer=PROVIDER["issuer"], client_id="hearth", client_secret="secret")
+    providers.put(OPERATOR, tenant, terms)

@@ -42,8 +42,6 @@ from reserved_capacity import registry as reserved_capacity
 from reserved_capacity.registry import Wanted
 from tenants import registry
 from tenants.audit import Actor
-from tenants.identity import providers as sign_in_providers
-from tenants.identity.providers import ProviderTerms
 from tenants.keys import keys, scrape_tokens, tokens
 from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
 from tenants.people import invitations
@@ -118,8 +116,6 @@ PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_mil
 STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
 #: A hold of dunning.
 HOLD = UUID("019ac1f0-0000-7000-8000-000000000002")
-#: acme's sign-in provider. No name resolves to it.
-PROVIDER = "https://provider.invalid"
 #: A node whose agent is silent.
 LOST = "lost"
 #: A deployment with an open rollout, and the actions that are about one.
@@ -311,7 +307,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PUT /tenants/{tenant}/cache/settings": lambda place: {"project": place.project.slug, "mode": "off"},
     "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
-    "PUT /tenants/{tenant}/sign-in-provider": lambda place: {"issuer": PROVIDER, "client_id": "changed"},
+    "PUT /tenants/{tenant}/sign-in-provider": lambda place: fixtures.PROVIDER,
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
     "POST /models": lambda place: {"name": "further", "engine": "simulated", "pool": "spare", "replicas": 0},
     "POST /payments/import": lambda place: STATEMENT,
@@ -424,9 +420,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/credit/change/": lambda place: {"kind": "top_up", "amount": "5", "key": "payment-9"},
     "POST /portal/tenants/{slug}/credit/{identity}/decide/": lambda place: {"action": "approve"},
     "POST /portal/tenants/{slug}/credit/{identity}/reverse/": lambda place: {"reason": "a mistake", "key": "walk-2"},
-    "POST /portal/tenants/{slug}/sign-in/": lambda place: {
-        "issuer": PROVIDER, "client_id": "changed", "groups_claim": "groups",
-    },
+    "POST /portal/tenants/{slug}/sign-in/": lambda place: fixtures.PROVIDER,
     "POST /portal/tenants/{slug}/sign-in/{verb}/": lambda place: {},
     "POST /portal/tenants/{slug}/regions/": lambda place: {"allowed_regions": "local"},
     "POST /portal/tenants/{slug}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
@@ -476,9 +470,7 @@ def build(world: World, folder: Path) -> Scene:
         earlier_slots_per_replica=1,
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
-    sign_in_providers.put(
-        fixtures.OPERATOR, tenant, ProviderTerms(issuer=PROVIDER, client_id="hearth", client_secret="secret")
-    )
+    fixtures.sign_in_provider(tenant)
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     billed.bank_line(world)

@@ -12,8 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from django.core import mail
 from django.test import Client
 
+from tenants import members
+from tenants.errors import NotAllowed
 from tenants.identity.models import ProviderMember, SignInProvider
 from tenants.models import AuditEntry, Membership, Tenant, User
+from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World
 from tests.portal.identity_provider import Claims, Provider
 from tests.portal.pages.identity.conftest import back, set_up, through
@@ -265,6 +268,8 @@ def test_they_have_no_password_and_no_other_tenant_and_never_operate(
     local = Client()
     local.post("/portal/login/", {"username": "anna@acme", "password": PASSWORD})
     assert not is_signed_in(local)
+    with pytest.raises(NotAllowed):
+        members.put(fixtures.OPERATOR, world.globex.tenant, "anna@acme", "owner")
     User.objects.filter(id=anna.id).update(is_staff=True)
     assert "does not sign in through this provider" in why_refused(through(Client(), provider))
 
