@@ -47,6 +47,8 @@ def put(actor: Actor, username: str, role: str) -> User:
     before = user.operator_role if user.is_staff else None
     if before == role:
         return user
+    if hasattr(user, "provider_member"):  # that provider could sign in as an operator
+        raise NotAllowed("person", username, "somebody who signs in through a tenant's provider, not an operator")
     _require_other_admin(admins, user, role)
     if before == User.OperatorRole.ADMIN:
         _revoke_invitations(user)

@@ -62,6 +62,21 @@ def attempt(name: str, address: str) -> Iterator[None]:
     _give_back(keys, all_of=True)
 
 
+@contextmanager
+def code_attempt(person: str) -> Iterator[None]:
+    """Count one attempt at a person's second factor, from wherever it comes; the block raises if the code is wrong.
+
+    Whoever comes this far knows the password. Raises TooManyAttempts before the block runs.
+    """
+    keys = {f"hearth:guess:code:{person}": MAX_PER_NAME_AND_CLIENT}
+    _count(keys)
+    yield
+    try:
+        _redis().delete(*keys)
+    except UNAVAILABLE as error:
+        log.warning("cannot reset the count of attempts at a code: %s", error)
+
+
 def _count(keys: Mapping[str, int]) -> None:
     """Count one attempt under each key. The window starts at the first. Raises TooManyAttempts."""
     try:

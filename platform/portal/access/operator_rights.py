@@ -40,6 +40,7 @@ _OF_TENANT = r"tenants/[^/]+"
 _RULES: Final = tuple(
     (area, re.compile(pattern))
     for area, pattern in (
+        (Area.PEOPLE, r"account/second-factor/operators"),
         (Area.OWN, r"account(/.*)?|e-mails|invitation/[^/]+|tokens/[^/]+"),
         (Area.OWN, rf"support/end|{_OF_TENANT}/support"),  # changes nothing but what this operator sees
         (Area.OWN, r"plans/[^/]+/preview"),  # computes, and changes nothing

@@ -128,8 +128,14 @@ def _user(request: Request, username: str, password: str, code: str) -> User:
         user = authenticate(request, username=username, password=password)
         if not isinstance(user, User):
             raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
-        if mfa.has_factor(user) and not mfa.is_code_right(user, code):
-            raise AuthenticationFailed(
-                "Send `code` too: one of your authenticator app, or an unused recovery code.", "second_factor_required"
-            )
+        if mfa.has_factor(user):
+            with login_throttle.code_attempt(str(user.pk)):
+                _require_code(user, code)
         return user
+
+
+def _require_code(user: User, code: str) -> None:
+    if not mfa.is_code_right(user, code):
+        raise AuthenticationFailed(
+            "Send `code` too: one of your authenticator app, or an unused recovery code.", "second_factor_required"
+        )

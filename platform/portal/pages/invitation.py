@@ -14,12 +14,14 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from portal.access import invitation_mail, one_time_secrets, support_view
+from portal.access.addresses import client_address
 from portal.access.principal import Principal, principal_of_user
 from portal.errors import NotPermitted
 from portal.forms.invitations import AcceptForm
 from portal.reporting import member_names
 from tenants import error_text
 from tenants.errors import InvitationRefused, TenantError
+from tenants.identity import sign_ins
 from tenants.models import Invitation, User
 from tenants.people import invitations
 from tenants.people.invitations import Invited, NewPerson
@@ -75,6 +77,7 @@ def _enter(request: HttpRequest, link: str, invitation: Invitation) -> HttpRespo
             form.refuse(error)
         else:
             login(request, user, backend=BACKEND)
+            sign_ins.record(user, "sign_in.succeeded", address=client_address(request), method="invitation")
             return _welcome(request, invitation)
     member_names.with_makers([invitation], None)
     sign_in = f"{reverse('portal:login')}?{urlencode({'next': request.path})}"

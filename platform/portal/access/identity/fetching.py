@@ -6,6 +6,7 @@ A tenant's owner chooses the provider's address, so without this it could reach 
 from __future__ import annotations
 
 import asyncio
+from threading import BoundedSemaphore
 from typing import Any, Self
 
 import aiohttp
@@ -23,6 +24,12 @@ MOST_BYTES = 512 << 10
 USER_AGENT = "Hearth-Sign-In/1"
 
 
+#: Fetches at once in this process: each holds one of the threads that serve pages (``portal.access.load_limits``).
+MOST_AT_ONCE = 4
+SLOT_SECONDS = 1.0
+_slots = BoundedSemaphore(MOST_AT_ONCE)
+
+
 class ProviderUnavailable(requests.RequestException):
     """The provider was not reached, or its answer is too large or too slow; the text says which."""
 
@@ -34,6 +41,8 @@ class ProviderSession(requests.Session):
         """Return the answer. Raises ProviderUnavailable."""
         known = {key: more[key] for key in ("params", "data", "headers", "auth") if more.get(key) is not None}
         prepared = requests.Request(method, url, **known).prepare()
+        if not _slots.acquire(timeout=SLOT_SECONDS):
+            raise ProviderUnavailable("too many people are at their providers at once; try again")
         try:
             addresses.check_url(prepared.url or "")
             return asyncio.run(_fetch(prepared))
@@ -47,6 +56,8 @@ class ProviderSession(requests.Session):
             raise ProviderUnavailable(f"the provider did not answer within {TOTAL_SECONDS:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError):
             raise ProviderUnavailable("the provider could not be reached") from None
+        finally:
+            _slots.release()
 
     def __enter__(self) -> Self:
         return self

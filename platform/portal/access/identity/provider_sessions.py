@@ -126,14 +126,16 @@ def _asked(row: ProviderSession) -> bool:
         answer = oidc.refreshed(
             asking, peppered.unseal(_PURPOSE, row.id, bytes(row.refresh_sealed), row.pepper_version)
         )
-        if "id_token" in answer:
-            _apply(asking, member, answer["id_token"])
+        rotated = answer.get("refresh_token")
+        if isinstance(rotated, str) and rotated:  # kept whatever follows: many providers take the old one no more
+            _keep(row, rotated)
+            row.save()
+        if "id_token" not in answer:  # without it nobody knows which groups the person has
+            return row.confirmed_at > timezone.now() - LIFETIME
+        _apply(asking, member, answer["id_token"])
     except (oidc.Refused, SignInRefused, peppered.Unreadable):
         ProviderMember.objects.filter(user=member.user).update(refused_at=timezone.now())
         return False
-    rotated = answer.get("refresh_token")
-    if isinstance(rotated, str) and rotated:
-        _keep(row, rotated)
     row.confirmed_at = timezone.now()
     row.save()
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,8 @@ from tenants.identity import people, providers
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import SignInProvider
 from tenants.models import User
+
+log = logging.getLogger(__name__)
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth has no types
@@ -93,7 +96,12 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
             reason = "it was begun in another browser, or more than ten minutes ago"
         else:
             reason = "the provider answered with an error"
-        raise ImmediateHttpResponse(refused(request, _row(provider.app.provider_id), reason))
+        row = _row(provider.app.provider_id)
+        # anything else can be brought about without having begun to sign in, as often as somebody likes
+        if isinstance(exception, Refused):
+            raise ImmediateHttpResponse(refused(request, row, reason))
+        log.warning("a sign-in through %s ended: %s", provider.app.provider_id, reason)
+        raise ImmediateHttpResponse(_refusal(request, row, reason))
 
 
 def refused(request: HttpRequest, row: SignInProvider | None, reason: str) -> HttpResponse:
@@ -101,6 +109,11 @@ def refused(request: HttpRequest, row: SignInProvider | None, reason: str) -> Ht
     tenant = None if row is None else row.tenant
     after = {"address": client_address(request), "reason": reason}
     audit.record(SYSTEM, "sign_in.refused", ("tenant", tenant.id if tenant else "unknown"), tenant=tenant, after=after)
+    return _refusal(request, row, reason)
+
+
+def _refusal(request: HttpRequest, row: SignInProvider | None, reason: str) -> HttpResponse:
+    tenant = None if row is None else row.tenant
     context = {"reason": reason, "tenant_slug": tenant.slug if tenant else ""}
     return render(request, "socialaccount/authentication_error.html", context, status=401)
 
