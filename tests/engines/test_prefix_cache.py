@@ -96,7 +96,9 @@ async def test_stored_blocks_are_published_with_the_engines_hashes(
 
 
 async def test_only_new_blocks_are_published(replica: Replica, client: Client, prompt: list[int], salt: str) -> None:
-    await complete(client, prompt[:40], salt)
+    async with listening(replica) as listener:  # its event may come later than its answer
+        await complete(client, prompt[:40], salt)
+        await listener.until("BlockStored", 1)
     async with listening(replica) as listener:
         answer = await complete(client, prompt, salt, max_tokens=30)
         prefilled, generated = await listener.until("BlockStored", 3)

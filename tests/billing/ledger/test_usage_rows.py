@@ -46,11 +46,12 @@ def test_tags_of_any_log_fit_their_column() -> None:
     assert UsageRecord.objects.get(id=row.id).tags == {f"{number}{'k' * 63}": "a" + "v" * 63 for number in range(8)}
 
 
-def test_a_start_of_an_earlier_release_has_no_tags() -> None:
-    begun = msgspec.structs.replace(start(), tags={"app": "search"})
+def test_a_start_of_an_earlier_release_has_no_tags_and_no_end_user() -> None:
+    begun = msgspec.structs.replace(start(), tags={"app": "search"}, end_user="anna")
     fields = msgspec.msgpack.decode(encode(begun))
     assert decode(encode(begun)) == begun
-    assert decode(msgspec.msgpack.encode(fields[:-1])) == msgspec.structs.replace(begun, tags={})
+    assert decode(msgspec.msgpack.encode(fields[:-1])) == msgspec.structs.replace(begun, end_user="")
+    assert decode(msgspec.msgpack.encode(fields[:-2])) == msgspec.structs.replace(begun, tags={}, end_user="")
 
 
 @pytest.mark.django_db

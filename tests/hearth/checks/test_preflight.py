@@ -101,8 +101,10 @@ def test_vitals_that_do_not_fit_are_named(instance: Instance, port: int, metrics
 
 
 def test_the_vitals_address_of_another_machine_is_named(instance: Instance) -> None:
+    first = free_ports(INSTANCE_PORTS)
+    elsewhere = replace(instance, port=first, metrics_port=first + 2, metrics_host="192.0.2.1")
     with pytest.raises(preflight.PreflightError, match=r"HEARTH_METRICS_HOST=192\.0\.2\.1"):
-        preflight.check_ports(replace(instance, port=free_ports(2), metrics_host="192.0.2.1"))
+        preflight.check_ports(elsewhere)
 
 
 def test_the_last_port_leaves_none_for_the_portal(instance: Instance) -> None:

@@ -33,7 +33,7 @@ from tests.portal.fixtures import World
 #: Modules that decide who asks and which tenants they see, before anything is read for them. What they read of other
 #: tables than these is not excused.
 DECIDING = re.compile(
-    r"^(portal\.access\.principal|portal\.api\.authentication|tenants\.(keys|tokens|members)|django\.contrib\.)"
+    r"^(portal\.access\.principal|portal\.api\.authentication|tenants\.(keys|tokens|members|identity\.second_factor)|django\.contrib\.)"
 )
 DECIDED_BY = {"tenants_tenant", "tenants_membership", "tenants_apikey", "tenants_project"}
 #: Rows that belong to no tenant, or were chosen by ids that were read behind row-level security.
