@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from django.conf import settings
 
 from gateway.upstream.sse_splitter import MAX_EVENT_BYTES
 from tests.gateway.fixtures import tenants
@@ -102,7 +103,8 @@ async def test_the_engines_verdict_on_a_request_comes_in_our_envelope_and_costs_
     gateway.let_all_say(saying(document, status=status))
     got = await gateway.ask({**HELLO, "stream": stream})
     assert got.status == status
-    assert got.error == {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    named = {"doc_url": f"{settings.PORTAL_URL}/docs/errors/{code}"}
+    assert got.error == {"message": message, "type": "invalid_request_error", "param": param, "code": code} | named
     # A 400 that names no field is asked for once more, as a stream: it might be about the output.
     doubtful = not stream and status == 400 and param is None
     assert [body.get("stream", False) for body in gateway.bodies()] == [stream, *[True] * doubtful]
