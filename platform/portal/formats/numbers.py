@@ -26,10 +26,12 @@ def basis_points(rate: int) -> str:
 
 
 def per_second(value: float, seconds: float) -> str:
-    """Write how many there are in a second, with three digits; an en dash for no time."""
+    """Write how many there are in a second, with three digits and none below 0.01; an en dash for no time."""
     if seconds <= 0:
         return NOTHING
     rate = value / seconds
+    if 0 < rate < 0.01:
+        return "< 0.01"
     return compact(rate) if rate >= 100 else f"{rate:.3g}"
 
 
