@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -123,6 +124,12 @@ class SentinelSet:
             return False
         return not replica or found.get("master_link_status") == "up"
 
+    def has_replica(self, port: int) -> bool:
+        """Return whether the server says that a replica has its data and follows it."""
+        with self.server(port) as client:
+            found = client.info("replication")
+        return any(found[key]["state"] == "online" for key in found if re.fullmatch(r"slave\d+", key))
+
     def _named(self, sentinel: int) -> int:
         with self._sentinel(sentinel) as client:
             return int(client.sentinel_get_master_addr_by_name(NAME)[1])
@@ -170,6 +177,8 @@ def pair() -> Iterator[SentinelSet]:
     try:
         found.start_server(first)
         found.start_server(first + 1, first)
+        # The replica knows first that it follows. Hearth asks the primary.
+        wait_for(lambda: found.has_replica(first))
         yield found
     finally:
         found.close()
