@@ -186,14 +186,18 @@ async def test_what_one_connection_wrote_is_not_confirmed_by_the_next(pair: Sent
 
 async def test_a_response_that_is_stored_again_waits_for_a_replica_again(pair: SentinelSet, tmp_path: Path) -> None:
     primary, replica = pair.servers
+    began = asyncio.Event()
 
     async def work() -> Response:
         pair.signal(replica, signal.SIGSTOP)
+        began.set()
         return await answer()
 
     async with gateway(pair, tmp_path / "only") as keys:
         running = asyncio.ensure_future(ask(keys, "order", work))
         try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await began.wait()  # the claim's own WAIT is over
             await _until(lambda: _blocked(pair, primary) == 1)
             await asyncio.to_thread(_end_connections, pair, primary)
             assert (await running).body == b"an answer", "Redis has failed once"
