@@ -74,7 +74,7 @@ _PROCESS = "pid, pid_start_ticks, boot_id"
 UPDATE: Mapping[str, str] = {
     "workers_node": (
         "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key, fetching_epoch, engines, "
-        "engines_epoch, metrics"
+        "engines_epoch, metrics, gpu_check"
     ),
     "workers_nodecertificate": "request",
     "workers_slot": "index, memory_bytes, health, fault, quarantined_at, reading, read_at",

@@ -20,6 +20,7 @@ from workers.agent.processes.node_tls import NodeTls
 from workers.agent.processes.paths import AgentPaths, Folders
 from workers.agent.processes.slot_guard import SlotGuard
 from workers.agent.processes.zygote import ZygoteProcesses
+from workers.agent.readings.gpu_check_file import GpuCheckFile
 from workers.agent.readings.monitor import NodeMonitor
 from workers.agent.replica import ReplicaLifecycle
 from workers.agent.starter import Starter
@@ -64,6 +65,7 @@ class NodeOwnership:
         self._devices = monitor.devices
         self._registered: tuple[Device, ...] = ()
         self._reported: tuple[str, ...] | None = None
+        self._gpu_check = GpuCheckFile(folders.data)
         self._timeouts = timeouts
         self._counters = counters
         self._monitor = monitor
@@ -111,6 +113,7 @@ class NodeOwnership:
         self._check_devices()
         engine_environment.adopt()
         self._report_engines()
+        self._report_gpu_check()
         adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion) + fetches
         self._counters.adopted += adopted
         return adopted
@@ -146,6 +149,7 @@ class NodeOwnership:
             self._looked_at = now
             self._check_devices()
             self._report_engines()
+            self._report_gpu_check()
         if now - self._swept_at >= self._timeouts.sweep_seconds:
             self._swept_at = now
             self._sweep()
@@ -215,6 +219,12 @@ class NodeOwnership:
         if found != self._reported:
             self.rows.report_engines(found)
             self._reported = found
+
+    def _report_gpu_check(self) -> None:
+        """Write what `hearth gpu-check` found on this machine, when its file has changed."""
+        with _isolated("the report of hearth gpu-check"):
+            if (found := self._gpu_check.changed()) is not None:
+                self.rows.report_gpu_check(found)
 
     def _register(self, found: tuple[Device, ...]) -> None:
         self.rows.register(found)

@@ -15,7 +15,7 @@ from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
-from workers.serving import pool_requirements, promotion
+from workers.serving import gpu_report, pool_requirements, promotion
 
 _State = Placeholder.State
 #: States in which a placeholder has a slot.
@@ -31,13 +31,13 @@ def fill() -> list[UUID]:
     rank = _ranks()
     nodes = list(Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool"))
     nodes.sort(key=lambda node: (rank[node.pool_id], node.name))
-    resized = _evict_wrong_sizes(nodes)
+    changed = _evict_useless(nodes)
     steps = plan(_node_placeholders(nodes), _next_pools(rank))
     by_id = {node.id: node for node in nodes}
     made = [node_id for node_id in steps.make if _make(by_id[node_id])]
     poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
     slot_leases.evict(steps.evict, "its pool has more placeholders than it wants")
-    return [*made, *poorer, *resized]
+    return [*made, *poorer, *changed]
 
 
 def evict_unfit(deployment: Deployment, revision: ModelRevision, slots_per_replica: int) -> None:
@@ -49,17 +49,29 @@ def evict_unfit(deployment: Deployment, revision: ModelRevision, slots_per_repli
     slot_leases.evict(list(held.values_list("id", flat=True)), why)
 
 
-def _evict_wrong_sizes(nodes: Sequence[Node]) -> set[UUID]:
-    """Evict those with other slots than a replica of their deployment needs; return the nodes that had them.
+def _evict_useless(nodes: Sequence[Node]) -> set[UUID]:
+    """Evict those that become no replica of their deployment on their node; return the nodes that had them.
 
-    A version of Hearth that gave each one GPU has left them: they become nothing, and the pool counts them.
+    They have other slots than a replica needs, left by a version of Hearth that gave each one GPU, or what `hearth
+    gpu-check` found forbids their promotion. The pool counts them, so they would keep others away.
     """
     held = Placeholder.objects.filter(
         state__in=LEASED_STATES, node__in=nodes, node__pool__placeholder_level=Level.H2, deployment__isnull=False
-    ).select_related("deployment", "node__pool")
-    wrong = [row for row in held if row.deployment and row.slot_count != _slots(row.deployment, row.node.pool)]
-    slot_leases.evict([row.id for row in wrong], "a replica of its deployment needs another number of slots")
-    return {row.node_id for row in wrong}
+    ).select_related("deployment__revision", "node__pool")
+    found: dict[str, list[Placeholder]] = defaultdict(list)
+    for row in held:
+        if row.deployment and (why := _useless(row, row.deployment)):
+            found[why].append(row)
+    for why, rows in found.items():
+        slot_leases.evict([row.id for row in rows], why)
+    return {row.node_id for rows in found.values() for row in rows}
+
+
+def _useless(row: Placeholder, deployment: Deployment) -> str:
+    slots = _slots(deployment, row.node.pool)
+    if row.slot_count != slots:
+        return "a replica of its deployment needs another number of slots"
+    return gpu_report.obstacle(row.node, deployment.revision, slots)
 
 
 def _ranks() -> dict[UUID, int]:
@@ -158,8 +170,11 @@ def _neediest(node: Node) -> Deployment | None:
     room = Slot.objects.filter(health=Slot.Health.OK, node=node).exclude(id__in=taken).count()
     for link in ordered:
         unmet = pool_requirements.unmet(pool_requirements.read(link.deployment.requires), link.pool)
-        fits = _slots(link.deployment, link.pool) <= room
-        if not unmet and fits and _has_engine(node, link.deployment.revision):
+        slots = _slots(link.deployment, link.pool)
+        promotes = link.pool.placeholder_level != Level.H2 or not gpu_report.obstacle(
+            node, link.deployment.revision, slots
+        )
+        if not unmet and slots <= room and promotes and _has_engine(node, link.deployment.revision):
             return link.deployment
     return None
 

@@ -27,8 +27,8 @@ from workers.gpu_check import run, torch_client
 from workers.gpu_check.bench import Bench, Kind
 from workers.gpu_check.findings import Finding
 from workers.gpu_check.throwaway_instance import Served, ThrowawayInstance
+from workers.serving import gpu_report
 
-REPORT = "gpu-check.json"
 #: Written before the checks where Hearth serves on the machine.
 SERVES = (
     "Hearth runs on this machine. Cordon the node first (celery -A hearth fleet cordon NODE): else its agent may start "
@@ -61,7 +61,7 @@ END_SECONDS = 20.0
     help="Time for all checks. What does not fit is untried; large models need more.",
 )
 @click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {REPORT} in HEARTH_DATA_DIR."
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {gpu_report.FILE} in HEARTH_DATA_DIR."
 )
 def gpu_check(
     slots: str,
@@ -86,7 +86,7 @@ def gpu_check(
             signal.signal(number, _end)
     deadline = time.monotonic() + minutes * 60 - END_SECONDS
     data_dir = settings.read().data_dir
-    path = report or data_dir / REPORT
+    path = report or data_dir / gpu_report.FILE
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="hearth-gpu-check-") as folder:
         try:

@@ -14,12 +14,14 @@ from tests.workers.agent_processes import NODE, agent_thread, celery_agent, iden
 from tests.workers.conftest import Fleet
 from workers import processes
 from workers.agent import agent
+from workers.agent.readings.gpu_check_file import GpuCheckFile
 from workers.agent.readings.metrics import NodeCollector
 from workers.devices.bounded import BoundedDevices
 from workers.devices.fake import MEMORY_BYTES, FakeDevices
 from workers.fleet.status import inventory, json_rows, slots
 from workers.models import Node, Slot
 from workers.scheduler import reconciler
+from workers.serving import gpu_report
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
@@ -34,6 +36,13 @@ BUSY = {
     "uncorrected_ecc_errors": 0,
     "remapped_rows": 1,
 }
+REPORT = {
+    "made_at": "2026-11-01T10:00:00Z",
+    "devices": "fake device",
+    "engine": "simulated",
+    "machine": {"host": "n1"},
+    "checks": [{"check": "promotion", "verdict": "pass", "text": "x" * 600, "figures": {"seconds": 1}, "log": ""}],
+}
 
 
 @pytest.fixture
@@ -41,6 +50,7 @@ def fakes(data_dir: Path, fleet: Fleet) -> Iterator[FakeDevices]:
     """Two fake devices; the second is busy."""
     path = data_dir / FakeDevices.FILE
     path.write_text(json.dumps({"fake-1": {"reading": BUSY}}))
+    (data_dir / gpu_report.FILE).write_text(json.dumps(REPORT))
     yield FakeDevices(2, path)
 
 
@@ -71,6 +81,25 @@ def test_what_devices_do_is_exported_and_shown(fleet: Fleet, data_dir: Path, fak
     assert samples["hearth_device_remapped_rows"] == {idle: 0, busy: 1}
     shown = next(row for row in json_rows.slots(inventory.read()) if row["device"] == "fake-1")
     assert {name: shown[name] for name in BUSY} == BUSY
+    (node,) = json_rows.nodes(inventory.read())
+    assert node["gpu_check"] == {
+        **{name: REPORT[name] for name in ("made_at", "devices", "engine")},
+        "checks": [{"check": "promotion", "verdict": "pass", "text": "x" * gpu_report.MOST_CHARACTERS}],
+        "counts": "1 pass",
+    }
+
+
+def test_a_report_is_read_when_its_file_has_changed_and_never_half(tmp_path: Path) -> None:
+    file, path = GpuCheckFile(tmp_path), tmp_path / gpu_report.FILE
+    assert (file.changed(), file.changed()) == ({}, None)
+    path.write_text(json.dumps(REPORT | {"checks": []}))
+    found = file.changed()
+    assert found is not None and (found["engine"], file.changed()) == ("simulated", None)
+    for wrong in ("{", "[]", json.dumps(REPORT | {"checks": [{"check": "promotion", "verdict": "yes"}]})):
+        path.write_text(wrong)
+        assert file.changed() == {}
+    path.unlink()
+    assert (file.changed(), gpu_report.read({"engine": 1})) == ({}, None)
 
 
 def test_a_reading_is_shown_for_a_minute(fleet: Fleet, data_dir: Path, fakes: FakeDevices) -> None:

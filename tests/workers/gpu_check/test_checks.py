@@ -20,6 +20,7 @@ from workers.engines.trial import Trials
 from workers.gpu_check import engine_checks, run, torch_client
 from workers.gpu_check.bench import Bench
 from workers.gpu_check.findings import Failed, Finding, Untried
+from workers.serving import gpu_report
 
 HOLD_BYTES = 2**20
 NEEDS_AN_AGENT = ["lease by an agent", "rollout", "eviction by an agent"]
@@ -230,6 +231,9 @@ def test_the_report_has_every_check_with_its_figures(tmp_path: Path) -> None:
     run.write(tmp_path / "report.json", bench, "none", findings)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["devices"] == "fake device"
+    read = gpu_report.parse((tmp_path / "report.json").read_bytes())
+    assert [(each.check, each.verdict) for each in read.checks] == [(each.check, each.verdict) for each in findings]
+    assert {gpu_report.PROMOTION, gpu_report.GANG_PROMOTION} <= {each.check for each in read.checks}
     assert [(each["check"], each["verdict"]) for each in report["checks"]] == [
         (finding.check, finding.verdict) for finding in findings
     ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from catalogue.models import ModelRevision
 from tenants.audit import SYSTEM
 from tests.workers.agent_processes import SLOTS
 from tests.workers.conftest import Fleet, add_node, expire_lease
 from workers.fleet import deployments
+from workers.fleet.status import inventory
 from workers.models import Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import placeholder_pools, reconciler
+from workers.serving import gpu_report
 
 pytestmark = pytest.mark.django_db
 WITH_SLOT = Q(state__in=placeholder_pools.LEASED_STATES)
@@ -197,3 +200,76 @@ def test_a_promoted_placeholder_is_replaced(fleet: Fleet) -> None:
     settle()
     assert held() == {"n1": 1}
     assert Placeholder.objects.count() == 2
+
+
+def report(node: Node, *, engine: str = "vllm 1", devices: str = "GPU", **verdicts: str) -> None:
+    """Store what gpu-check found: ``promotion="fail"``, ``gang="pass"``."""
+    names = {"promotion": gpu_report.PROMOTION, "gang": gpu_report.GANG_PROMOTION}
+    checks = [{"check": names[name], "verdict": verdict, "text": "so."} for name, verdict in verdicts.items()]
+    found = {"made_at": "2026-11-01T10:00:00Z", "devices": devices, "engine": engine, "checks": checks}
+    Node.objects.filter(id=node.id).update(gpu_check=found, engines=["vllm 1", "vllm 2"], engines_epoch=F("epoch"))
+
+
+def gpus(fleet: Fleet, slots: int) -> None:
+    """Make the pool one of GPUs that keeps one placeholder for real vLLM."""
+    deployment = fleet.deploy(1)
+    ModelRevision.objects.update(engine="vllm")
+    type(deployment).objects.update(slots_per_replica=slots)
+    Pool.objects.update(kind="gpu")
+    keep(fleet.pool, 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "kept", "why"),
+    [
+        ({}, False, "it has not been run there"),
+        ({"promotion": "pass", "gang": "pass"}, True, ""),
+        ({"promotion": "pass", "gang": "untried"}, False, "untried there: so."),
+        ({"promotion": "pass"}, False, "it was not made there"),
+        ({"promotion": "fail", "gang": "pass"}, False, "failed there: so."),
+        ({"gang": "pass", "engine": "vllm 2"}, False, "it tried vllm 2 there, not vllm 1"),
+        ({"gang": "pass", "devices": "fake device"}, False, "it has not been run there"),
+    ],
+)
+def test_a_placeholder_of_several_gpus_is_kept_where_its_promotion_was_shown(
+    fleet: Fleet, found: dict[str, str], kept: bool, why: str
+) -> None:
+    gpus(fleet, 2)
+    if found:
+        report(fleet.node, **found)
+    settle()
+    assert held() == ({"n1": 1} if kept else {})
+    (node,) = inventory.read().nodes
+    assert bool(node.promotion_obstacles) != kept
+    assert why in "".join(node.promotion_obstacles)
+
+
+def test_a_placeholder_of_one_gpu_is_kept_until_its_promotion_fails(fleet: Fleet) -> None:
+    gpus(fleet, 1)
+    settle()
+    report(fleet.node, promotion="untried")
+    settle()
+    assert held() == {"n1": 1}
+    report(fleet.node, engine="vllm 2", promotion="fail")
+    settle()
+    assert held() == {"n1": 1}
+    report(fleet.node, promotion="fail")
+    assert placeholder_pools.fill() == [fleet.node.id]
+    assert held() == {}
+    reason = Placeholder.objects.get(state="evicting").reason
+    assert reason == "the check “promotion” of hearth gpu-check failed there: so."
+    report(fleet.node, promotion="pass")
+    settle()
+    assert held() == {"n1": 1}
+
+
+def test_what_gpu_check_found_counts_for_gpus_and_promotion_alone(fleet: Fleet) -> None:
+    gpus(fleet, 1)
+    report(fleet.node, promotion="fail")
+    Pool.objects.update(kind="cpu")
+    assert placeholder_pools.fill() == [fleet.node.id]
+    Pool.objects.update(kind="gpu")
+    keep(fleet.pool, 1, Level.H0)
+    assert placeholder_pools.fill() == []
+    assert held() == {"n1": 1}
+    assert inventory.read().nodes[0].promotion_obstacles == ()

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from uuid import UUID
@@ -194,6 +194,11 @@ class NodeRows:
             engines=list(versions), engines_epoch=self.epoch
         )
         if not written:
+            raise Superseded(self.name, self.epoch)
+
+    def report_gpu_check(self, report: Mapping[str, Any]) -> None:
+        """Write what `hearth gpu-check` last found on the node; empty for nothing. Raises Superseded."""
+        if not Node.objects.filter(id=self.node_id, epoch=self.epoch).update(gpu_check=report):
             raise Superseded(self.name, self.epoch)
 
     def store_readings(self, readings: Collection[DeviceReading]) -> None:

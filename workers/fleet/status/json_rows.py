@@ -17,6 +17,7 @@ from workers.fleet.status.rollout_status import RolloutStatus
 from workers.fleet.status.staged import StagedStatus
 from workers.models import Slot
 from workers.serving import start_times
+from workers.serving.gpu_report import GpuReport
 from workers.serving.placeholder_costs import PlaceholderCost
 
 Row = dict[str, Any]
@@ -78,6 +79,8 @@ def nodes(fleet: Fleet) -> list[Row]:
             "replicas": sum(replica.running for replica in fleet.replicas if replica.node == node.name),
             "placeholders": node.warm_count,
             "engines": list(node.engines),
+            "gpu_check": _gpu_check(node.gpu_check),
+            "promotion_obstacles": list(node.promotion_obstacles),
             "certificate_expires_at": _expiry(node.certificate),
             "certificate_problem": node.certificate.problem if node.certificate else "",
         }
@@ -293,6 +296,10 @@ def starts(fleet: Fleet) -> list[Row]:
         for deployment in fleet.deployments
         for summary in deployment.starts
     ]
+
+
+def _gpu_check(report: GpuReport | None) -> Row | None:
+    return None if report is None else {**msgspec.json.decode(msgspec.json.encode(report)), "counts": report.counts}
 
 
 def _expiry(certificate: CertificateStatus | None) -> str | None:

@@ -17,7 +17,9 @@ from workers.fleet.status.certificate_status import CertificateStatus
 from workers.fleet.status.placeholders import PlaceholderStatus
 from workers.fleet.status.replica_status import ReplicaStatus
 from workers.fleet.status.slots import SlotStatus, slot_rows, slot_status
-from workers.models import Node, Placeholder, Pool, Slot, SlotLease
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Slot, SlotLease
+from workers.serving import gpu_report
+from workers.serving.gpu_report import GpuReport
 
 _EVICTING = Placeholder.State.EVICTING
 
@@ -69,6 +71,10 @@ class NodeStatus:
     cordoned: bool
     #: The versions of engines that its agent reports; the first of each engine runs revisions that name none.
     engines: tuple[str, ...]
+    #: What `hearth gpu-check` last found there; None: nothing is known.
+    gpu_check: GpuReport | None
+    #: Why placeholders that its pool wants are not kept there, one entry for each deployment.
+    promotion_obstacles: tuple[str, ...]
     #: None: its agent has requested none, because its engines speak plain HTTP on loopback.
     certificate: CertificateStatus | None
     slot_groups: tuple[SlotGroup, ...]
@@ -178,12 +184,14 @@ def pool_statuses(
         )
         .select_related("pool")
         .prefetch_related(Prefetch("slots", queryset=slot_rows()))
+        .order_by("name")
     )
     by_pool: dict[UUID, list[NodeStatus]] = defaultdict(list)
-    for row in nodes.order_by("name"):
+    promoted = _promoted(nodes)
+    for row in nodes:
         there = [each for each in replicas if each.node == row.name]
         warm = [each for each in placeholders if each.node == row.name]
-        by_pool[row.pool_id].append(_node(row, there, warm, holders))
+        by_pool[row.pool_id].append(_node(row, there, warm, holders, promoted.get(row.pool_id, ())))
     pools = Pool.objects.filter(Q() if node is None else Q(id__in=by_pool)).order_by("priority", "name")
     return tuple(
         PoolStatus(
@@ -205,11 +213,25 @@ def pool_statuses(
     )
 
 
+def _promoted(nodes: Iterable[Node]) -> dict[UUID, list[Deployment]]:
+    """Return the deployments by pool of GPUs that keeps placeholders whose process becomes a replica of them."""
+    pools = {row.pool_id for row in nodes if row.pool.kind == "gpu" and row.pool.placeholders_per_node}
+    found: dict[UUID, list[Deployment]] = defaultdict(list)
+    if pools:
+        links = DeploymentPool.objects.filter(
+            pool__in=pools, pool__placeholder_level=Level.H2, deployment__archived_at=None
+        ).select_related("deployment__revision")
+        for link in links.order_by("deployment__name"):
+            found[link.pool_id].append(link.deployment)
+    return found
+
+
 def _node(
     row: Node,
     replicas: Sequence[ReplicaStatus],
     placeholders: Sequence[PlaceholderStatus],
     holders: Mapping[UUID, UUID],
+    promoted: Sequence[Deployment],
 ) -> NodeStatus:
     read: Any = row  # with the annotations of ``pool_statuses``, unknown to the model's type
     certificate = CertificateStatus(
@@ -224,6 +246,8 @@ def _node(
         lease_expires_at=row.lease_expires_at,
         cordoned=row.cordoned,
         engines=tuple(row.engines) if row.known_engines else (),
+        gpu_check=gpu_report.read(row.gpu_check),
+        promotion_obstacles=gpu_report.obstacles(row, promoted),
         certificate=certificate if read.certificate_of else None,
         slot_groups=_slot_groups(
             row.slots.all(),

@@ -43,6 +43,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "REPLICAS": "replicas",
         "WARM": "placeholders",
         "ENGINES": lambda row: ", ".join(row["engines"]),
+        "GPU-CHECK": lambda row: f"{check['counts']} {check['made_at'][:10]}" if (check := row["gpu_check"]) else "",
         "CERTIFICATE": lambda row: (row["certificate_expires_at"] or "")[:16].replace("T", " "),
     },
     "slots": {
@@ -288,7 +289,8 @@ def _troubles(fleet: Fleet) -> list[str]:
         and node.certificate.problem
         and (node.certificate.expires_at or node.certificate.refusal)  # the first one takes a moment
     ]
-    return [*silent, *certificates, *short, *held_up, *unfetched, *left_out, *faulty]
+    unpromoted = [f"Node {node.name}: {why}." for node in fleet.nodes if node.alive for why in node.promotion_obstacles]
+    return [*silent, *certificates, *short, *held_up, *unfetched, *left_out, *unpromoted, *faulty]
 
 
 def _percent(share: float | None) -> str:

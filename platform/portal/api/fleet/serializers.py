@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from catalogue import routing_policy
 from catalogue.routing_policy import MAX_WEIGHT, POLICIES, TERMS, BadPolicy, RoutingPolicy
+from portal.api.fleet.node_serializers import CertificateSerializer, GpuReportSerializer
 from portal.api.fleet.target_serializers import TargetStatusSerializer
 from workers.devices.provider import Reading
 from workers.fleet import pools
@@ -18,7 +19,6 @@ from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.fleet.pools import dollars
 from workers.fleet.scrape_targets import ScrapeTarget
 from workers.fleet.status import history, inventory, placeholders, slots
-from workers.fleet.status.certificate_status import CertificateStatus
 from workers.fleet.status.pool_status import NodeStatus, PoolStatus, SlotGroup
 from workers.fleet.status.replica_status import ReplicaStatus
 from workers.fleet.status.rollout_status import RolloutStatus
@@ -353,15 +353,6 @@ class PlaceSerializer(serializers.Serializer[SlotGroup]):
     placeholder = PlaceholderSerializer(read_only=True, allow_null=True)
 
 
-class CertificateSerializer(serializers.Serializer[CertificateStatus]):
-    """A node's newest certificate."""
-
-    expires_at = serializers.DateTimeField(
-        read_only=True, allow_null=True, help_text="Null until its first request is signed."
-    )
-    problem = serializers.CharField(read_only=True, help_text="What is wrong with it; empty if nothing.")
-
-
 class NodeSerializer(serializers.Serializer[NodeStatus]):
     """A machine with an agent."""
 
@@ -377,6 +368,14 @@ class NodeSerializer(serializers.Serializer[NodeStatus]):
         read_only=True,
         help_text="Versions of engines that it has, as `vllm 0.32.0-0123456789ab`; the first of an engine runs "
         "revisions that name none.",
+    )
+    gpu_check = GpuReportSerializer(
+        read_only=True, allow_null=True, help_text="Null until `hearth gpu-check` has run there."
+    )
+    promotion_obstacles = serializers.ListField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Why placeholders that its pool wants are not kept there.",
     )
     certificate = CertificateSerializer(
         read_only=True, allow_null=True, help_text="Null for a node whose engines speak plain HTTP on loopback."

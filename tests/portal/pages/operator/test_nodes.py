@@ -7,16 +7,19 @@ import re
 from collections.abc import Callable
 
 import pytest
+from django.db.models import F
 from django.db.models.functions import Now
 from django.test import Client
+from rest_framework.test import APIClient
 
+from catalogue.models import Model, ModelRevision
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, User
+from tenants.models import AuditEntry, Tenant, User
 from tests.portal.fixtures import World
 from workers.fleet import deployments
 from workers.fleet.joining import join_messages
 from workers.fleet.status import inventory
-from workers.models import Node, NodeCertificate, NodeToken
+from workers.models import Node, NodeCertificate, NodeToken, Pool
 
 SignIn = Callable[[User], Client]
 
@@ -105,6 +108,30 @@ def test_certificates_are_shown_with_what_is_wrong_with_them(browser: Client) ->
     assert problem().startswith("it has expired")
     rows.update(refusal="it is no request for a certificate")
     assert problem() == "its request was refused: it is no request for a certificate"
+
+
+def test_what_gpu_check_found_is_shown_with_what_it_forbids(browser: Client, as_operator: APIClient) -> None:
+    assert "not run" in browser.get(PAGE).content.decode()
+    check = {"check": "promotion", "verdict": "fail", "text": "No first token."}
+    found = {"made_at": "2026-11-01T10:00:00Z", "devices": "GPU", "engine": "vllm 1", "checks": [check]}
+    Node.objects.update(gpu_check=found, engines=["vllm 1"], engines_epoch=F("epoch"))
+    Pool.objects.update(placeholders_per_node=1)
+    node = Node.objects.get(name="first")
+    revision = ModelRevision.objects.create(
+        model=Model.objects.create(name="large", owner=Tenant.objects.get(slug="acme")),
+        source="/models/large",
+        digest="1" * 64,
+        engine="vllm",
+        context_length_tokens=2048,
+    )
+    deployments.create(SYSTEM, name="large", revision=revision, pools=(node.pool,), replicas=1)
+    page = browser.get(PAGE).content.decode()
+    why = "no placeholder for large: the check “promotion” of hearth gpu-check failed there: No first token."
+    assert "1 fail" in page and "No first token." in page and why in page
+    assert why in browser.get("/portal/fleet/").content.decode()
+    (pool,) = as_operator.get("/api/v1/fleet").json()["pools"]
+    (shown,) = pool["nodes"]
+    assert (shown["gpu_check"], shown["promotion_obstacles"]) == (found, [why])
 
 
 def test_a_node_is_removed_once_its_name_is_typed_and_its_agent_is_silent(browser: Client) -> None:
