@@ -15,7 +15,7 @@ from tests.hearth.cli.conftest import Hearth
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_account_is_set_and_shown(hearth: Hearth) -> None:
+def test_an_account_is_set_and_shown(hearth: Hearth, hearth_process: Hearth) -> None:
     registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     options = ["--legal-name", "Acme GmbH", "--address-line", "Hof 2", "--city", "Bonn", "--country", "DE"]
     done = hearth("account", "set", "acme", *options, "--tax-rate", "19", "--email", "a@acme.example")
@@ -26,7 +26,7 @@ def test_an_account_is_set_and_shown(hearth: Hearth) -> None:
         "Tax id             none",
         "Tax                19.00 %",
     ]
-    shown = json.loads(hearth("account", "show", "acme", "--json").stdout)
+    shown = json.loads(hearth_process("account", "show", "acme", "--json").stdout)
     assert (shown["legal_name"], shown["tax_rate_basis_points"], shown["currency"]) == ("Acme GmbH", 1900, "USD")
     refused = hearth("account", "set", "acme", "--country", "ZZ")
     assert refused.returncode == 1

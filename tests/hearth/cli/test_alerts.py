@@ -13,7 +13,6 @@ from tests.hearth.cli.conftest import Hearth
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_open_alerts_are_shown_and_are_the_exit_status(hearth: Hearth) -> None:
     calm = hearth("alerts")
     assert (calm.returncode, calm.stdout) == (0, "No alert.\n")

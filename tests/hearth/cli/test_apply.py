@@ -15,7 +15,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 FILE = "version: 1\npools:\n  - {name: extra, kind: cpu, region: eu}\n"
 
 
-@pytest.mark.long
 def test_a_file_is_planned_then_applied_and_then_changes_nothing(hearth: Hearth, tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(FILE)

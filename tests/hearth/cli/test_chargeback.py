@@ -17,7 +17,7 @@ from tenants.models import Tenant
 from tests.billing.usage_records import price_from, row_at, store
 from tests.hearth.cli.conftest import Hearth
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.long]
+pytestmark = pytest.mark.django_db(transaction=True)
 NOON = datetime(2024, 3, 16, 12, 0, tzinfo=UTC)
 
 

@@ -11,7 +11,7 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.hearth.cli.conftest import Hearth
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.long]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_cost_centres_are_set_and_shown(hearth: Hearth) -> None:

@@ -13,7 +13,6 @@ from tenants.audit import SYSTEM
 from tests.hearth.cli.conftest import Hearth
 
 
-@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_credit_is_added_listed_and_taken_back(hearth: Hearth) -> None:
     registry.create_tenant(SYSTEM, slug="acme", name="Acme")

@@ -322,7 +322,6 @@ def test_what_is_left_out_stays_as_it_is(tmp_path: Path) -> None:
     assert now()[3:] == (2, 1)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("filled")
 def test_each_option_changes_the_digest_alone_and_the_others_stay(tmp_path: Path) -> None:
     typed("chat", "--source", str(tmp_path), "--engine", "simulated", "--slots-per-replica", "4")

@@ -11,7 +11,6 @@ from tests.hearth.cli.conftest import Hearth
 from tests.portal import billed, fixtures
 
 
-@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_dunning_runs_and_is_held(hearth: Hearth) -> None:
     billed.bank_line(fixtures.build())  # an invoice that was due in 2024

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pytest_django.fixtures import Settings
 
 from catalogue import registry as catalogue
 from catalogue.registry import Description
@@ -56,10 +57,8 @@ def test_a_version_that_is_not_there_is_named_with_those_that_are() -> None:
 
 
 @pytest.mark.usefixtures("versions")
-def test_what_nothing_needs_is_removed_and_what_is_needed_stays(
-    hearth: Hearth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEARTH_NODE", "n1")
+def test_what_nothing_needs_is_removed_and_what_is_needed_stays(hearth: Hearth, settings: Settings) -> None:
+    settings.NODE_NAME = "n1"
     first, second = environment.installed()
     owner = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     wanted = Description(name="chat", source="/m", engine="vllm", context_length_tokens=64)

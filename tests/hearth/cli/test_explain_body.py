@@ -13,7 +13,6 @@ from tests.hearth.cli.conftest import Hearth
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_what_cannot_be_decided_says_why(hearth: Hearth, tmp_path: Path) -> None:
     world, body = tenants.build(), tmp_path / "request.json"
     body.write_text(f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}]}}')

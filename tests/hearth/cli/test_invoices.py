@@ -22,7 +22,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MIDDLE = datetime(2024, 2, 14, 12, 0, tzinfo=UTC)
 
 
-@pytest.mark.long
 def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Path) -> None:
     acme = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     registry.create_tenant(SYSTEM, slug="globex", name="Globex")

@@ -14,7 +14,6 @@ from tenants.audit import SYSTEM
 from tests.hearth.cli.conftest import Hearth
 
 
-@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_a_tampered_ledger_is_found_and_ends_with_status_1(hearth: Hearth) -> None:
     acme = registry.create_tenant(SYSTEM, slug="acme", name="Acme")

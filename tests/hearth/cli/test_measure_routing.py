@@ -42,7 +42,6 @@ def answer(comparison: Comparison) -> None:
             store(msgspec.structs.replace(row, routing_split=f"{comparison.name}-{arm}-{group}"))
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("emptied")
 def test_a_comparison_ends_by_itself_and_is_reported_as_often_as_wanted(hearth: Hearth) -> None:
     tenants.build()

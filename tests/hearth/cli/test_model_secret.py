@@ -15,7 +15,6 @@ from workers.models import Secret
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_a_token_is_set_from_a_file_and_removed(hearth: Hearth, tmp_path: Path) -> None:
     owner = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     Model.objects.create(name="llama", owner=owner)
@@ -33,7 +32,6 @@ def test_a_token_is_set_from_a_file_and_removed(hearth: Hearth, tmp_path: Path) 
     assert (unknown.returncode, "There is no model 'nobody'" in unknown.stderr) == (1, True)
 
 
-@pytest.mark.long
 def test_a_named_secret_is_set_used_listed_and_removed(hearth: Hearth, tmp_path: Path) -> None:
     owner = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     Model.objects.create(name="llama", owner=owner)

@@ -19,7 +19,6 @@ from tests.hearth.cli.conftest import Hearth
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_months_are_closed_listed_and_reopened_by_a_second_person(hearth: Hearth) -> None:
     acme = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     registry.create_tenant(SYSTEM, slug="globex", name="Globex")

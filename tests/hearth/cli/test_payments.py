@@ -13,7 +13,6 @@ from tests.hearth.cli.conftest import Hearth
 HEADER = "account,reference,date,amount,currency,text,payer\n"
 
 
-@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_a_statement_is_imported_and_its_lines_are_dismissed(hearth: Hearth, tmp_path: Path) -> None:
     file = tmp_path / "statement.csv"

@@ -27,7 +27,6 @@ minimum: 2
 """
 
 
-@pytest.mark.long
 def test_a_plan_is_previewed_set_assigned_and_shown(hearth: Hearth, tmp_path: Path) -> None:
     acme = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     Tenant.objects.update(created_at="2024-01-01T00:00:00Z")

@@ -10,7 +10,7 @@ import pytest
 from billing.models import PriceVersion
 from tests.hearth.cli.conftest import Hearth
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.long]
+pytestmark = pytest.mark.django_db(transaction=True)
 HEAD = "model,prompt_per_million,cached_prompt_per_million,completion_per_million"
 
 
@@ -23,7 +23,7 @@ def test_prices_are_imported_and_exported(hearth: Hearth, tmp_path: Path) -> Non
     done = hearth("price", "import", str(file))
     assert (done.returncode, "1 set, 0 in force already." in done.stdout) == (0, True), done.stderr
     exported = hearth("price", "export").stdout
-    assert exported.splitlines()[1] == "demo,0.15,0.015,0.60,0.00,0.00,,"
+    assert exported.splitlines()[1] == "demo,0.15,0.015,0.60,,,0.00,0.00,0.00,100.00,100.00,,"
     file.write_text(exported.replace("0.60", "60"))
     refused = hearth("price", "import", str(file))
     assert refused.returncode == 1

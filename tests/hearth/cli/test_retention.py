@@ -10,19 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from billing.ledger import partitions
+from billing.pricing.prices import DEMO_RATES
 from hearth.cli.main import hearth as command
 from retention import usage_export
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.ids import TenantId
 from tenants.models import Tenant
-from tests.billing.usage_records import row_at, store
+from tests.billing.usage_records import price_from, row_at, store
 from tests.hearth.cli.conftest import Hearth
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_the_policy_is_shown_and_changed(hearth: Hearth) -> None:
     changed = hearth("retention", "--requests-months", "6", "--events-days", "forever")
     assert (changed.returncode, changed.stderr) == (0, "")
@@ -36,13 +36,13 @@ def test_the_policy_is_shown_and_changed(hearth: Hearth) -> None:
     assert CliRunner().invoke(command, ["retention", "--audit-days", "much"]).exit_code == 2
 
 
-@pytest.mark.long
 def test_partitions_are_listed_and_a_changed_file_of_a_retired_day_is_found(hearth: Hearth) -> None:
     listed = json.loads(hearth("usage", "partitions", "--json").stdout)
     assert (listed[-1]["name"], {each["bytes"] > 0 for each in listed}) == ("default", {True})
     assert hearth("usage", "partitions").stdout.splitlines()[-1].split()[0] == "default"
     moment = datetime(2025, 3, 16, 12, 0, tzinfo=UTC)
     tenant = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
+    price_from(moment, DEMO_RATES)
     store(row_at(moment, TenantId(tenant.id)))
     exported = usage_export.ensure(partitions.of_day(moment.date()))
     assert exported is not None
@@ -53,7 +53,6 @@ def test_partitions_are_listed_and_a_changed_file_of_a_retired_day_is_found(hear
     assert (bad.returncode, f"fault: {exported.path}: its SHA-256 is" in bad.stdout) == (1, True)
 
 
-@pytest.mark.long
 def test_a_tenant_is_erased_once_it_is_archived_and_confirmed(hearth: Hearth) -> None:
     tenant = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
     refused = hearth("erase-tenant", "acme", "--confirm", "acme")

@@ -13,7 +13,7 @@ from tenants.ids import TenantId
 from tests.billing.usage_records import price_from, row_at, store
 from tests.hearth.cli.conftest import Hearth
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.long]
+pytestmark = pytest.mark.django_db(transaction=True)
 NOON = datetime(2100, 3, 16, 12, 0, tzinfo=UTC)
 
 

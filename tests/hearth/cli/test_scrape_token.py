@@ -14,7 +14,6 @@ from tests.hearth.cli.conftest import Hearth
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_a_token_is_made_listed_and_revoked(hearth: Hearth) -> None:
     made = hearth("scrape-token", "create", "prometheus", "--days", "30")
     assert made.returncode == 0

@@ -9,7 +9,6 @@ import pytest
 from tests.hearth.cli.conftest import Hearth
 
 
-@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_what_is_refused_says_what_to_do(hearth: Hearth, tmp_path: Path) -> None:
     assert "No issuer is connected with Stripe" in hearth("stripe", "status").stdout

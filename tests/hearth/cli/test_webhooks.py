@@ -16,7 +16,6 @@ from tests.tenants import customers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.long
 def test_an_endpoint_is_made_tested_rotated_replayed_and_removed(hearth: Hearth) -> None:
     acme = customers.create("acme")
     made = hearth("webhook", "create", "https://example.com/hook", "--tenant", "acme", "--about", "billing")
