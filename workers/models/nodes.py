@@ -87,7 +87,7 @@ class Node(models.Model):
     #: Another than ``epoch``: its agent is of a version that runs every revision by the one engine it has.
     engines = ArrayField(models.CharField(max_length=80), default=list, db_default=[], blank=True)
     engines_epoch = models.BigIntegerField(default=0, db_default=0)
-    #: What `hearth gpu-check` last found there, as ``workers.serving.gpu_report`` reads it; empty: nothing.
+    #: What `hearth gpu-check` last found there, as ``workers.devices.gpu_report`` reads it; empty: nothing.
     gpu_check = models.JSONField(default=dict, db_default={}, blank=True)
     #: When an operator removed it for good. What ran on it stays in the history.
     removed_at = models.DateTimeField(null=True, blank=True)

@@ -15,7 +15,7 @@ from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
-from workers.serving import gpu_report, pool_requirements, promotion
+from workers.serving import pool_requirements, promotion, promotion_obstacles
 
 _State = Placeholder.State
 #: States in which a placeholder has a slot.
@@ -71,7 +71,7 @@ def _useless(row: Placeholder, deployment: Deployment) -> str:
     slots = _slots(deployment, row.node.pool)
     if row.slot_count != slots:
         return "a replica of its deployment needs another number of slots"
-    return gpu_report.obstacle(row.node, deployment.revision, slots)
+    return promotion_obstacles.obstacle(row.node, deployment.revision, slots)
 
 
 def _ranks() -> dict[UUID, int]:
@@ -171,7 +171,7 @@ def _neediest(node: Node) -> Deployment | None:
     for link in ordered:
         unmet = pool_requirements.unmet(pool_requirements.read(link.deployment.requires), link.pool)
         slots = _slots(link.deployment, link.pool)
-        promotes = link.pool.placeholder_level != Level.H2 or not gpu_report.obstacle(
+        promotes = link.pool.placeholder_level != Level.H2 or not promotion_obstacles.obstacle(
             node, link.deployment.revision, slots
         )
         if not unmet and slots <= room and promotes and _has_engine(node, link.deployment.revision):

@@ -17,6 +17,7 @@ import click
 from hearth import environment as settings
 from hearth.checks import device_claims
 from hearth.checks.preflight import PreflightError
+from workers.devices import gpu_report
 from workers.devices.choice import provider_for
 from workers.devices.errors import DeviceError
 from workers.engines import environment
@@ -27,7 +28,6 @@ from workers.gpu_check import run, torch_client
 from workers.gpu_check.bench import Bench, Kind
 from workers.gpu_check.findings import Finding
 from workers.gpu_check.throwaway_instance import Served, ThrowawayInstance
-from workers.serving import gpu_report
 
 #: Written before the checks where Hearth serves on the machine.
 SERVES = (

@@ -16,12 +16,12 @@ from workers import processes
 from workers.agent import agent
 from workers.agent.readings.gpu_check_file import GpuCheckFile
 from workers.agent.readings.metrics import NodeCollector
+from workers.devices import gpu_report
 from workers.devices.bounded import BoundedDevices
 from workers.devices.fake import MEMORY_BYTES, FakeDevices
 from workers.fleet.status import inventory, json_rows, slots
 from workers.models import Node, Slot
 from workers.scheduler import reconciler
-from workers.serving import gpu_report
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from workers import processes
+from workers.devices import gpu_report
 from workers.devices.cpu import CpuShares
 from workers.devices.fake import FakeDevices
 from workers.devices.provider import Device, DeviceProvider, Reading
@@ -20,7 +21,6 @@ from workers.engines.trial import Trials
 from workers.gpu_check import engine_checks, run, torch_client
 from workers.gpu_check.bench import Bench
 from workers.gpu_check.findings import Failed, Finding, Untried
-from workers.serving import gpu_report
 
 HOLD_BYTES = 2**20
 NEEDS_AN_AGENT = ["lease by an agent", "rollout", "eviction by an agent"]

@@ -10,11 +10,11 @@ from catalogue.models import ModelRevision
 from tenants.audit import SYSTEM
 from tests.workers.agent_processes import SLOTS
 from tests.workers.conftest import Fleet, add_node, expire_lease
+from workers.devices import gpu_report
 from workers.fleet import deployments
 from workers.fleet.status import inventory
 from workers.models import Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import placeholder_pools, reconciler
-from workers.serving import gpu_report
 
 pytestmark = pytest.mark.django_db
 WITH_SLOT = Q(state__in=placeholder_pools.LEASED_STATES)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from workers.serving import gpu_report
+from workers.devices import gpu_report
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from workers.devices.gpu_report import GpuReport
 from workers.fleet.lookup import short
 from workers.fleet.pools import dollars
 from workers.fleet.scrape_targets import ScrapeTarget
@@ -17,7 +18,6 @@ from workers.fleet.status.rollout_status import RolloutStatus
 from workers.fleet.status.staged import StagedStatus
 from workers.models import Slot
 from workers.serving import start_times
-from workers.serving.gpu_report import GpuReport
 from workers.serving.placeholder_costs import PlaceholderCost
 
 Row = dict[str, Any]

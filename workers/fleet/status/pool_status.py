@@ -12,14 +12,15 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, F, Prefetch, Q
 from django.db.models.functions import Now
 
+from workers.devices import gpu_report
+from workers.devices.gpu_report import GpuReport
 from workers.fleet.lookup import short
 from workers.fleet.status.certificate_status import CertificateStatus
 from workers.fleet.status.placeholders import PlaceholderStatus
 from workers.fleet.status.replica_status import ReplicaStatus
 from workers.fleet.status.slots import SlotStatus, slot_rows, slot_status
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Slot, SlotLease
-from workers.serving import gpu_report
-from workers.serving.gpu_report import GpuReport
+from workers.serving import promotion_obstacles
 
 _EVICTING = Placeholder.State.EVICTING
 
@@ -247,7 +248,7 @@ def _node(
         cordoned=row.cordoned,
         engines=tuple(row.engines) if row.known_engines else (),
         gpu_check=gpu_report.read(row.gpu_check),
-        promotion_obstacles=gpu_report.obstacles(row, promoted),
+        promotion_obstacles=promotion_obstacles.of_node(row, promoted),
         certificate=certificate if read.certificate_of else None,
         slot_groups=_slot_groups(
             row.slots.all(),

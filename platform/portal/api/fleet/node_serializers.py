@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
+from workers.devices.gpu_report import CheckResult, GpuReport
 from workers.fleet.status.certificate_status import CertificateStatus
-from workers.serving.gpu_report import CheckResult, GpuReport
 
 
 class CertificateSerializer(serializers.Serializer[CertificateStatus]):
