@@ -291,7 +291,7 @@ class ServerSettings(_Settings):
     node_database_url: str = Field(
         default="",
         description="PostgreSQL as further nodes reach it, such as `postgresql://10.0.0.1/hearth`, for "
-        "`hearth node join`. Empty: the host of DATABASE_OWNER_URL.",
+        "`hearth node join`. Empty: the host of DATABASE_URL.",
     )
     node_redis_url: RedisUrl = Field(
         default="",

@@ -74,13 +74,6 @@ def database_url(environment: Environment, passwords: DatabasePasswords) -> str:
     return environment.database_url or _embedded(environment, passwords).urls.app
 
 
-def database_owner_url(environment: Environment, passwords: DatabasePasswords) -> str:
-    """Return DATABASE_OWNER_URL, or the embedded PostgreSQL as hearth_owner; empty if a server has none."""
-    if environment.database_url:
-        return environment.database_owner_url
-    return _embedded(environment, passwords).urls.owner
-
-
 def _embedded(environment: Environment, passwords: DatabasePasswords) -> PostgresServer:
     data_dir = environment.data_dir
     return PostgresServer(

@@ -87,9 +87,10 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
+DATABASE_URL = service_urls.database_url(ENVIRONMENT, SECRETS.database_passwords)
 DATABASES: dict[str, dict[str, Any]] = {
     "default": service_urls.django_database(
-        service_urls.database_url(ENVIRONMENT, SECRETS.database_passwords),
+        DATABASE_URL,
         role=ROLE,
         # Under ASGI each request has a thread of its own. A connection kept by it would stay open and unused.
         kept_seconds=0 if ROLE in ("portal", "all") else 60,
@@ -262,7 +263,6 @@ NODE_ADDRESS = ENVIRONMENT.node_address
 METRICS_ADDRESSES = health_ports.addresses(from_environment(), NODE_ADDRESS)
 ENGINE_PORTS = ENVIRONMENT.engine_ports
 ENGINE_TLS = ENVIRONMENT.engine_tls
-DATABASE_OWNER_URL = service_urls.database_owner_url(ENVIRONMENT, SECRETS.database_passwords)
 NODE_DATABASE_URL = ENVIRONMENT.node_database_url
 NODE_REDIS_URL = ENVIRONMENT.node_redis_url
 ROUTING_MEMORY = paths.routing_memory(DATA_DIR)

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from hearth import secrets
@@ -137,6 +139,17 @@ def test_every_health_check_passes_and_a_request_is_answered_and_counted(parts: 
     wait_for(lambda: request(usage, key).status == 200, "the usage, through the drain's container", 60)
 
 
+def test_a_machine_that_joins_gets_its_role_in_postgresql_without_a_superuser(parts: Parts) -> None:
+    url = urlsplit(parts.environment("portal")["DATABASE_URL"])
+    with psycopg.connect(url.geturl(), autocommit=True) as link:
+        verifier = link.pgconn.encrypt_password(b"only-for-this-test", b"hearth_node_joined", b"scram-sha-256")
+        link.execute("SELECT hearth_make_node_role('joined', %s)", [verifier.decode()])
+        with psycopg.connect(url._replace(netloc="hearth_node_joined:only-for-this-test@").geturl()) as node:
+            assert node.execute("SELECT count(*) FROM workers_node").fetchone() == (1,)
+        link.execute("SELECT hearth_drop_node_role('joined')")
+        assert link.execute("SELECT FROM pg_roles WHERE rolname = 'hearth_node_joined'").fetchone() is None
+
+
 def test_an_agent_that_is_killed_in_its_container_takes_no_engine_with_it(parts: Parts) -> None:
     engines = wait_for(lambda: found if len(found := parts.engines()) == 2 else None, "both engines", 60)
     agent = json.loads((parts.folder / "run" / "agent.json").read_text())
@@ -157,7 +170,7 @@ def test_a_role_with_other_secrets_is_refused_and_says_which(parts: Parts, tmp_p
     surroundings = parts.environment("gateway") | {"HEARTH_DATA_DIR": str(tmp_path)}
     done = subprocess.run(role, env=surroundings, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "engine_key, django_secret_key, key_pepper, cache_salt, cache_mac would be refused" in done.stderr
+    assert "engine_key, django_secret_key, key_pepper, cache_salt, cache_mac, authority would be refused" in done.stderr
     assert "hearth secrets import" in done.stderr
 
 

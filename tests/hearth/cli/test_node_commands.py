@@ -50,7 +50,7 @@ def pool(transactional_db: None) -> Pool:
 def portal(live_server: LiveServer, pool: Pool) -> Iterator[str]:
     """The address of a portal that can make a node's database role."""
     JoinsOfClient.cache.clear()
-    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_OWNER_URL=owner_url()):
+    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_URL=owner_url()):
         yield live_server.url
     node_roles.drop(NAME)
 

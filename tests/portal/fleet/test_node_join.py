@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -26,7 +25,7 @@ from portal.api.fleet.node_views import JoinsOfClient
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.portal.conftest import error_of
-from tests.servers import owner_url
+from tests.servers import owner_url, superuser_url
 from workers.fleet import deployments
 from workers.fleet.joining import join_messages, node_roles, node_tokens
 from workers.fleet.joining.join_messages import Forged, SealedReply
@@ -48,7 +47,7 @@ def node_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("DATABASE_URL", "REDIS_URL", "HEARTH_NODE_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEARTH_NODE", NAME)
-    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_OWNER_URL=owner_url()):
+    with override_settings(NODE_REDIS_URL=REDIS, DATABASE_URL=owner_url()):
         yield
     node_roles.drop(NAME)
 
@@ -194,13 +193,15 @@ def test_an_owner_that_may_not_make_roles_names_the_statement_and_keeps_the_toke
     text = token()
     found = join_messages.parse_token(text)
     body = join_messages.ask(str(found.token_id), found.secret, node=NAME, has_database=False, has_redis=True).body
-    app = urlsplit(owner_url())._replace(netloc="hearth_app:wrong@").geturl()
-    for url in ("", app):
-        with override_settings(DATABASE_OWNER_URL=url):
+    with psycopg.connect(superuser_url("postgres"), autocommit=True) as link:
+        link.execute("ALTER ROLE hearth_owner NOCREATEROLE")
+        try:
             answer = APIClient().post(JOIN, msgspec.structs.asdict(body), format="json")
-        assert answer.status_code == 409
-        assert f'CREATE ROLE "hearth_node_{NAME}" LOGIN' in error_of(answer)["message"]
-        assert not Node.objects.filter(name=NAME).exists()
+        finally:
+            link.execute("ALTER ROLE hearth_owner CREATEROLE")
+    assert answer.status_code == 409
+    assert f'CREATE ROLE "hearth_node_{NAME}" LOGIN' in error_of(answer)["message"]
+    assert not Node.objects.filter(name=NAME).exists()
     assert sent(text).status_code == 200
 
 
