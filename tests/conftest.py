@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from hypothesis import HealthCheck, settings
+from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -59,6 +60,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cheap_passwords() -> Iterator[None]:
     """Hash passwords with few rounds: a real hash takes half a second. Other processes can check these hashes."""
     with override_settings(PASSWORD_HASHERS=["tests.cheap_passwords.FewRounds"]):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_are_listed_once() -> Iterator[None]:
+    """Let every client of a test share WhiteNoise's list of the static files, which takes as long as some tests."""
+    found: dict[str, Any] = {}
+    look = WhiteNoiseMiddleware.add_files_from_finders
+
+    def once(middleware: WhiteNoiseMiddleware) -> None:
+        if not found:
+            look(middleware)
+            found.update(middleware.files)
+        middleware.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WhiteNoiseMiddleware, "add_files_from_finders", once)
         yield
 
 

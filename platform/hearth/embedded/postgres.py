@@ -37,8 +37,8 @@ PORT = 5432  # part of the socket's name only
 MAX_CONNECTIONS = 200
 #: For each connection. A query over a year locks each day of usage with its indexes; PostgreSQL's default is 64.
 LOCKS = 512
-#: For tests only, which keep no data: a crash of the machine may corrupt it.
-NOT_DURABLE = ("fsync=off", "full_page_writes=off")
+#: For tests only, which keep no data: a crash of the machine may corrupt it. They connect often.
+NOT_DURABLE = ("fsync=off", "full_page_writes=off", "scram_iterations=1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ rows here (ROWS) or be closed to tenants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from django.apps import apps
 from django.db import connection, transaction
 from django.db.utils import DatabaseError
 from django.utils import timezone
+from pytest_django import DjangoDbBlocker
 
 from billing.models import (
     BillingAccount,
@@ -61,10 +62,13 @@ from tenants.models import (
     User,
 )
 from tenants.people import invitations
+from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 from tests.tenants.database import invoice_rows, stripe_rows
 from tests.tenants.database.invoice_rows import closing
 from workers.models import DeferredRequest
+
+pytestmark = pytest.mark.django_db
 
 #: Expression for a row's owner, where it is not the column tenant_id.
 OWNERS = {
@@ -345,15 +349,26 @@ ROWS: dict[str, Callable[[Customer], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Customer, Customer]]:
+    """Both tenants have a row in every table that a tenant may read; shared rows exist where they are allowed.
+
+    Made once, in a transaction around those of the tests.
+    """
+    with django_db_blocker.unblock(), transaction.atomic():
+        acme, globex = customers.create("acme"), customers.create("globex")
+        for customer in (acme, globex):
+            for make in ROWS.values():
+                make(customer)
+        price(PriceBook.objects.create(name="everybody's"))
+        Model.objects.create(name="everybody's", owner=globex.tenant, visibility=Model.Visibility.PUBLIC)
+        yield acme, globex
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
-def world(acme: Customer, globex: Customer) -> tuple[Customer, Customer]:
-    """Both tenants have a row in every table that a tenant may read; shared rows exist where they are allowed."""
-    for customer in (acme, globex):
-        for make in ROWS.values():
-            make(customer)
-    price(PriceBook.objects.create(name="everybody's"))
-    Model.objects.create(name="everybody's", owner=globex.tenant, visibility=Model.Visibility.PUBLIC)
-    return acme, globex
+def acme(world: tuple[Customer, Customer]) -> Customer:
+    return world[0]
 
 
 def relations(condition: str) -> list[str]:
@@ -392,15 +407,15 @@ def everybodys(table: str) -> set[object]:
         return {identity for (identity,) in cursor.fetchall()}
 
 
-def test_every_table_a_tenant_may_read_is_tried_here(db: None) -> None:
+def test_every_table_a_tenant_may_read_is_tried_here() -> None:
     assert readable() == sorted(ROWS)
 
 
-def test_every_table_a_tenant_may_read_is_protected_partitions_too(db: None) -> None:
+def test_every_table_a_tenant_may_read_is_protected_partitions_too() -> None:
     assert relations(f"has_table_privilege('{TENANT_ROLE}', c.oid, 'SELECT') AND NOT c.relrowsecurity") == []
 
 
-def test_every_model_that_belongs_to_a_tenant_is_protected_or_closed_to_tenants(db: None) -> None:
+def test_every_model_that_belongs_to_a_tenant_is_protected_or_closed_to_tenants() -> None:
     belonging = {
         model._meta.db_table
         for model in apps.get_models()
@@ -440,7 +455,7 @@ def test_the_tenant_role_without_a_tenant_sees_nothing(
         cursor.execute(f"SELECT 1 FROM {table}")
 
 
-def test_a_tenant_may_write_nowhere(db: None) -> None:
+def test_a_tenant_may_write_nowhere() -> None:
     for privilege in ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"):
         assert relations(f"has_table_privilege('{TENANT_ROLE}', c.oid, '{privilege}')") == []
         if privilege in {"INSERT", "UPDATE", "REFERENCES"}:
@@ -465,7 +480,7 @@ def test_a_tenants_writes_are_refused_by_the_database(world: tuple[Customer, Cus
     assert owned(table, acme.tenant.id) == before
 
 
-def test_the_tenant_role_can_neither_log_in_nor_step_around_the_rules(db: None) -> None:
+def test_the_tenant_role_can_neither_log_in_nor_step_around_the_rules() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT rolcanlogin, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = %s",
@@ -506,7 +521,7 @@ def test_an_error_of_the_database_inside_the_block_is_the_one_that_is_told(acme:
     assert role_and_tenant() == before
 
 
-def test_a_tenant_reads_its_own_rows_through_the_orm(acme: Customer, globex: Customer) -> None:
+def test_a_tenant_reads_its_own_rows_through_the_orm(acme: Customer) -> None:
     with as_tenant(TenantId(acme.tenant.id)):
         assert list(Project.objects.all()) == [acme.project]
         assert list(ApiKey.objects.all()) == [acme.key]
