@@ -37,6 +37,7 @@ from portal.pages.operator.billing import (
     stripe,
 )
 from portal.pages.tenant import (
+    advisor,
     billing,
     cache,
     keys,
@@ -135,6 +136,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/requests.csv", requests.of_tenant_csv, name="tenant-requests-csv"),
     path("tenants/<slug:slug>/requests/<uuid:request_id>/", requests.detail, name="request"),
     path("tenants/<slug:slug>/savings/", savings.of_tenant, name="savings"),
+    path("tenants/<slug:slug>/advisor/", advisor.index, name="advisor"),
+    path("tenants/<slug:slug>/advisor.csv", advisor.as_csv, name="advisor-csv"),
     path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
     path("tenants/<slug:slug>/models/", tenant_models.index, name="tenant-models"),

@@ -102,6 +102,11 @@ def conversation_key(caller: Caller, model_name: str, opening: bytes) -> bytes:
     return _mixed(caller.derived(_begun, "conversation", model_name), (opening,))
 
 
+def sketch_key(caller: Caller, model_name: str) -> bytes:
+    """Return the 32-byte key of this caller's prompt sketches: no other tenant has equal hashes."""
+    return caller.derived(_sketch_key, model_name)
+
+
 @lru_cache(maxsize=4096)
 def replica_token(tenant_id: UUID, replica_id: UUID) -> bytes:
     """Return a replica's name for one tenant: 8 characters, stable, and different for each tenant."""
@@ -127,6 +132,10 @@ def tenant_prefix(tenant_id: TenantId) -> str:
 
 def _root(caller: Caller, model_name: str) -> bytes:
     return hashlib.sha256(cache_salt(caller, model_name).encode()).digest()
+
+
+def _sketch_key(caller: Caller, model_name: str) -> bytes:
+    return _begun(caller, "prompt sketch", model_name).digest()
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:

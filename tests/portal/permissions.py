@@ -533,7 +533,7 @@ def is_placed(action: str) -> bool:
 #: Lists and sums of which a key sees the part of its project.
 NARROWED = re.compile(
     r"GET (/usage.*|/audit|/v1/organization/.*"
-    r"|/tenants/\{tenant\}/(projects|keys|limits|budgets|cache|cache/settings|(savings-)?statements/\{month\}))"
+    r"|/tenants/\{tenant\}/(projects|keys|limits|budgets|cache|cache/settings|advice|(savings-)?statements/\{month\}))"
 )
 
 

@@ -20,6 +20,7 @@ from gateway.request import Request, RequestContext, Response
 from gateway.tracing.tracer import Tracer
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.queue.wait_queue import ReplicaQueue
+from gateway.upstream.routing.sketch_log import SketchLog
 from tenants.snapshot.snapshot import Caller
 
 #: Stores a deferred request and returns the 202 response.
@@ -38,6 +39,7 @@ class Components:
     body_memory: BodyMemory
     parser_pool: ParserPool
     dispatcher: Dispatcher
+    sketches: SketchLog
     wal: UsageLog
     refusals: RefusalLog
     defer: Defer

@@ -135,6 +135,7 @@ class Inference:
         self._components.feed.snapshot.require_loadable(context.model)
         before = self._coalescer.waited_seconds + timeline.queue_seconds
         ask = routing_request.build(context.call, context.caller, context.model, request.headers)
+        self._components.sketches.add(context, ask.prefix)
         queued = QueuedRequest(
             caller=context.caller,
             model=context.model,

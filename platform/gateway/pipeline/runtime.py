@@ -39,6 +39,7 @@ from gateway.upstream.routing import boots
 from gateway.upstream.routing import memory as routing_memory
 from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.routing.exchange import RoutingExchange
+from gateway.upstream.routing.sketch_log import SketchLog
 from routing.router import Router
 from routing.shared_file import SharedFile
 from tenants import redis_address
@@ -68,6 +69,7 @@ class Runtime:
         await asyncio.to_thread(self.feed.stop)
         await self.routing_exchange.close()
         self.decisions.send()
+        self.components.sketches.send()
         await self.upstream.close()
         self.components.admission.close()
         await self.components.parser_pool.close()
@@ -114,6 +116,7 @@ def start(role: str) -> Runtime:
         dispatcher=Dispatcher(
             upstream, control.router, control.in_flight, control.queue_bounds, decisions, control.outcomes
         ),
+        sketches=SketchLog(cache),
         wal=wal,
         refusals=RefusalLog(wal),
         defer=async_requests.accept,

@@ -25,6 +25,7 @@ from portal.api.people import invitations, members, operators
 from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, sign_in_provider, tenants
 from portal.api.tenants import models as tenant_models
 from portal.api.usage import (
+    advice,
     breakdown,
     models,
     months,
@@ -75,6 +76,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/reject", credit.RejectCreditView.as_view()),
     path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
+    path("tenants/<slug:tenant>/advice", advice.AdviceView.as_view()),
     path("tenants/<slug:tenant>/savings-statements/<str:month>", savings_statements.SavingsStatementView.as_view()),
     path("tenants/<slug:tenant>/months", months.TenantMonthsView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/close", months.CloseMonthView.as_view()),

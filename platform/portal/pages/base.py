@@ -194,6 +194,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("tenant-usage", "Usage", "usage", "portal:tenant-usage"),
         ("savings", "Savings", "savings", "portal:savings"),
+        ("advisor", "Advisor", "savings", "portal:advisor"),
         ("statement", "Statement", "statement", "portal:statement"),
         *(_BILL_PAGES if principal.handles_bills_of(tenant.id) else ()),
         *(

@@ -18,18 +18,12 @@ from portal.formats import csv_export
 from portal.pages.base import operator_page, page, period_of, show
 from portal.pages.usage import PLATFORM_CURRENCY, points_of, presets
 from portal.reporting import archived_tenants, charts, stat_tiles
+from portal.reporting.advice.wording import switch_label
 from portal.reporting.periods import Period
 from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
-#: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
-SWITCH_LABELS = {
-    "setting": "the setting {} on the page Prediction cache",
-    "header": "the request's header {}",
-    "scope": "the key's scope {}",
-    "field": "the request's field {}",
-}
 TITLES: dict[By, str] = {"tenant": "Tenant", "project": "Project", "key": "Key", "model": "Model"}
 
 
@@ -155,18 +149,10 @@ def _reasons(found: tuple[savings.BypassCount, ...], requests: int) -> list[Reas
             name=each.reason or "unknown",
             requests=each.requests,
             share=each.requests / requests if requests else 0.0,
-            switch=_switch_label(bypass.switch_of(each.reason)),
+            switch=switch_label(bypass.switch_of(each.reason)),
         )
         for each in found
     ]
-
-
-def _switch_label(switch: str | None) -> str:
-    """Describe the switch that avoids a bypass; None for a bypass that nothing avoids."""
-    if switch is None:
-        return "nothing: such answers are never cached"
-    kind, _, name = switch.partition(":")
-    return SWITCH_LABELS[kind].format(name)
 
 
 def _csv(

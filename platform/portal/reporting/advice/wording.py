@@ -1,0 +1,83 @@
+"""The advisor's sentences."""
+
+from __future__ import annotations
+
+from caching import bypass
+from portal.formats.numbers import count
+
+#: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
+SWITCH_LABELS = {
+    "setting": "the setting {} on the page Prediction cache",
+    "header": "the request's header {}",
+    "scope": "the key's scope {}",
+    "field": "the request's field {}",
+}
+_ROLES = {"tools": "the tools", "prompt": "the prompt"}
+_REPEATS = {
+    "running": (
+        "Repeats arrive while the first still runs",
+        "They ran beside the first request on another host or another process. Send one, and the others after it.",
+    ),
+    "failed": (
+        "Repeats of requests that did not complete",
+        "Only complete answers are stored. Nothing to change here; see the requests' errors.",
+    ),
+    "revision": (
+        "Repeats after the model changed",
+        "Answers of an earlier revision of the model are not reused. Nothing to change here.",
+    ),
+    "not_stored": (
+        "Repeats of answers that were not stored",
+        "The first request bypassed the prediction cache, so its answer was not there for the second.",
+    ),
+    "expired": (
+        "Repeats come after the stored answer expired",
+        "Answers are stored for {ttl} here, and these repeats came later. A longer time to live, on the page "
+        "Prediction cache, would have answered them.",
+    ),
+    "gone": (
+        "Repeats whose stored answer was gone",
+        "It was purged, too large to store, or removed because the tenant's part of the cache was full.",
+    ),
+}
+
+
+def switch_label(switch: str | None) -> str:
+    """Describe the switch that avoids a bypass; None for a bypass that nothing avoids."""
+    if switch is None:
+        return "nothing: such answers are never cached"
+    kind, _, name = switch.partition(":")
+    return SWITCH_LABELS[kind].format(name)
+
+
+def of_break(message: int, role: str, shared_tokens: int, behind_tokens: int) -> tuple[str, str]:
+    """Return (title, text) for prompts that part in this message, with the medians of the tokens around it."""
+    name = _ROLES.get(role, f"message {message} ({role})" if message > 1 else f"the first message ({role})")
+    before = f"The first {count(shared_tokens)} tokens" if shared_tokens else "Not even the first 64 tokens"
+    return (
+        f"Something that changes stands in front of text that stays, in {name}",
+        f"{before} of the prompt are the same as in earlier requests. Then {name} differs, by a date, a user's name or "
+        f"an id, say, and about {count(behind_tokens)} tokens behind it are the same again. Engines reuse only the "
+        "beginning of a prompt, so these are computed again each time. Move what changes behind what stays: to the end "
+        "of the prompt, best into the last message.",
+    )
+
+
+def of_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[str, str]:
+    """Return (title, text) for requests with the prompt of an earlier one. ``ttl``: how long answers are stored."""
+    kind, _, detail = reason.partition(":")
+    if kind == "bypass":
+        return (
+            f"Repeats bypass the prediction cache: {detail}",
+            "Equal requests ran again, because the prediction cache was not asked. If one answer is enough, this "
+            f"changes it: {switch_label(bypass.switch_of(detail))}.",
+        )
+    if kind == "parameters":
+        names = ", ".join(parameters)
+        return (
+            f"Repeats differ only in {names}",
+            f"The prompts are equal, but the values of {names} differ, so the answers may too. If they need not, send "
+            "the same values each time.",
+        )
+    title, text = _REPEATS[kind]
+    return title, text.format(ttl=ttl)
