@@ -10,16 +10,17 @@ from datetime import datetime
 
 from django.db import connection, transaction
 
+from billing.pricing.amounts import pico_per_minor
 from reconciliation.closed_months import COMPARED
 from reconciliation.models import BookGap
 
 _BOOK = BookGap.Book.INVOICES.value
 
-#: What the invoice says and what the ledger has for it, in pico-units; that month's charges are ``month.amount_pico``,
-#: which ``closed_months`` compares with the ledger. One of another system has no lines of ours.
+#: What the invoice says, in minor units, and what the ledger has for it, in pico-units; that month's charges are
+#: ``month.amount_pico``, which ``closed_months`` compares with the ledger. One of another system has no lines of ours.
 _SUMS = """
     SELECT invoice.tenant_id, to_char(make_date(invoice.year, invoice.month, 1), 'YYYY-MM'), invoice.currency,
-        CASE WHEN invoice.state = 'void' THEN 0 ELSE invoice.total_cents * 10000000000::numeric END,
+        CASE WHEN invoice.state = 'void' THEN 0 ELSE invoice.total_cents END,
         coalesce(posted.pico, 0) + CASE WHEN invoice.state = 'void' THEN 0 ELSE month.amount_pico END,
         invoice.state = 'void' OR (
             month.reopened_at IS NULL AND invoice.exact_pico = month.amount_pico
@@ -54,10 +55,15 @@ def compare(now: datetime, since: datetime | None = None) -> int:
         rows = cursor.fetchall()
         gaps = {
             (tenant, month, currency): BookGap(
-                tenant_id=tenant, month=month, book=_BOOK, currency=currency, usage_pico=ledger, book_pico=says
+                tenant_id=tenant,
+                month=month,
+                book=_BOOK,
+                currency=currency,
+                usage_pico=ledger,
+                book_pico=cents * pico_per_minor(currency),
             )
-            for tenant, month, currency, says, ledger, fits in rows
-            if says != ledger or not fits
+            for tenant, month, currency, cents, ledger, fits in rows
+            if cents * pico_per_minor(currency) != ledger or not fits
         }
         BookGap.objects.filter(book=_BOOK).delete()
         BookGap.objects.bulk_create(gaps.values())

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from tests.stripe_stand_in import rules
-from tests.stripe_stand_in.rules import ApiError, check_metadata, integer, unknown
+from tests.stripe_stand_in.rules import ApiError, check_amount, check_metadata, integer, unknown
 
 Object = dict[str, Any]
 _PREFIXES = {
@@ -80,7 +80,8 @@ class Books:
 
     def balance(self, identity: str, params: Object) -> Object:
         """Add to a customer's balance: below zero is credit (docs.stripe.com/billing/customer/balance)."""
-        found, amount = self.get("customer", identity), integer(params, "amount")
+        found = self.get("customer", identity)
+        amount = check_amount(integer(params, "amount"), params["currency"])
         self._one_currency(found, params["currency"])
         found["balance"] += amount
         return self.make(
@@ -151,7 +152,7 @@ class Books:
             "invoiceitem",
             customer=params["customer"],
             invoice=invoice["id"],
-            amount=integer(params, "amount"),
+            amount=check_amount(integer(params, "amount"), params["currency"]),
             currency=params["currency"],
             description=params.get("description"),
             metadata=check_metadata(params.get("metadata")),

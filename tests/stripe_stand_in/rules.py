@@ -17,6 +17,11 @@ VERSIONS = frozenset({"2026-10-28.endive"})
 #: parameters that fail validation; the repeat has the header Idempotent-Replayed.
 LONGEST_KEY = 255
 KEY_SECONDS = 24 * 3600
+#: docs.stripe.com/currencies: with three decimals, the last must be 0; ISK and UGX count hundredths that must be 00.
+STEPS_OF_CURRENCIES = {
+    **dict.fromkeys(("bhd", "jod", "kwd", "omr", "tnd"), 10),
+    **dict.fromkeys(("isk", "ugx"), 100),
+}
 #: docs.stripe.com/metadata
 MOST_METADATA, LONGEST_METADATA_NAME, LONGEST_METADATA_VALUE = 50, 40, 500
 #: docs.stripe.com/api/pagination: 1 to 100, 10 by default, newest first, starting_after and has_more.
@@ -85,6 +90,14 @@ def integer(params: dict[str, object], name: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,15}", text):
         raise ApiError(400, f"Invalid integer: {text}", code="parameter_invalid_integer")
     return int(text)
+
+
+def check_amount(amount: int, currency: object) -> int:
+    """Return an amount that the currency has. Raises ApiError."""
+    step = STEPS_OF_CURRENCIES.get(str(currency), 1)
+    if amount % step:
+        raise ApiError(400, f"Invalid amount: {amount} {currency} must be a multiple of {step}.")
+    return amount
 
 
 def check_metadata(found: object) -> dict[str, str]:

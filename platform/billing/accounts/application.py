@@ -1,6 +1,7 @@
 """Credit pays for closed months: promotions first, the one that expires next before others, then what is prepaid.
 
-It pays what is due in cents, before tax, and each part pays whole cents, by an entry of its own (a ledger posting of
+It pays what is due, before tax, and each part pays whole cents, or what the currency has instead, by an entry of its
+own (a ledger posting of
 the kind ``credit_applied``). Reopening the month takes each back by another one.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from billing.accounts import balance, entries
 from billing.models import BillingMonth, CreditEntry
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,10 @@ def apply(closing: BillingMonth, due_cents: int) -> int:
     """
     balance.lock(closing.tenant_id)
     found = balance.of(closing.tenant_id)
-    due = rest = max(0, due_cents) * PICO_PER_CENT
+    one = pico_per_minor(closing.currency)
+    due = rest = max(0, due_cents) * one
     for part in found.parts:
-        amount = min(rest, part.left_pico // PICO_PER_CENT * PICO_PER_CENT)
+        amount = min(rest, part.left_pico // one * one)
         if amount:
             kind = entries.Kind.APPLIED
             entries.add(closing.tenant_id, closing.currency, part, kind, -amount, closing=closing)

@@ -25,7 +25,7 @@ from billing.budgets import spending
 from billing.errors import BadCredit, CreditRefused
 from billing.models import CreditEntry, CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
-from billing.pricing.amounts import PICO, PICO_PER_CENT, units
+from billing.pricing.amounts import PICO, pico_per_minor, precision, units
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotAllowed, NotFound
@@ -191,17 +191,20 @@ def _require_room(tenant: Tenant, request: CreditRequest, part: Part) -> None:
     amount = int(request.amount_pico)
     if request.kind != Kind.PROMOTION and part.left_pico + amount < 0:
         what = "prepaid credit" if part.promotion_id is None else "the promotion"
-        reason = f"{units(part.left_pico)} {tenant.currency} of {what} are left, less than {units(-amount)}"
+        left, wanted = units(part.left_pico, tenant.currency), units(-amount, tenant.currency)
+        reason = f"{left} {tenant.currency} of {what} are left, less than {wanted}"
         raise CreditRefused(tenant.slug, reason, "Take at most that.")
     if amount < 0:
         for budget in spending.prepaid_balances([tenant.id]):
             available = max(0, spending.available_pico(budget))
             if available + amount < 0:
                 used = "the rest covers usage that is not billed yet"
-                reason = f"{units(available)} {tenant.currency} of the balance are available, and {used}"
+                reason = (
+                    f"{units(available, tenant.currency)} {tenant.currency} of the balance are available, and {used}"
+                )
                 raise CreditRefused(tenant.slug, reason, "Take at most that.")
     if amount > 0 and balance.of(tenant.id).total_pico + amount > LARGEST_BALANCE_PICO:
-        most = f"its credit would be above {units(LARGEST_BALANCE_PICO)} {tenant.currency}"
+        most = f"its credit would be above {units(LARGEST_BALANCE_PICO, tenant.currency)} {tenant.currency}"
         raise CreditRefused(tenant.slug, most, "Add less.")
 
 
@@ -252,9 +255,11 @@ def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> in
     signed = wanted.kind == Kind.CORRECTION
     if amount is None or not (amount > 0 or (signed and amount < 0)) or abs(amount) > LARGEST_PICO:
         sign = "not 0, from -" if signed else "above 0, up to "
-        raise BadCredit("amount_pico", f"use an amount {sign}{units(LARGEST_PICO)}{' to that' if signed else ''}")
-    if wanted.kind in _IN_CENTS and amount % PICO_PER_CENT:
-        raise BadCredit("amount_pico", "use whole cents")
+        raise BadCredit(
+            "amount_pico", f"use an amount {sign}{units(LARGEST_PICO, tenant.currency)}{' to that' if signed else ''}"
+        )
+    if wanted.kind in _IN_CENTS and amount % pico_per_minor(tenant.currency):
+        raise BadCredit("amount_pico", f"an amount in {tenant.currency} has {precision(tenant.currency)}")
     return -amount if wanted.kind == Kind.REFUND else amount
 
 

@@ -13,7 +13,7 @@ from django.db.models import Q, Sum
 from billing.accounts import balance, entries
 from billing.accounts.balance import Part
 from billing.models import BillingMonth, CreditEntry, Invoice
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from tenants import audit
 from tenants.audit import Actor
 from tenants.models import Tenant
@@ -32,7 +32,7 @@ def paid_before(closing: BillingMonth) -> list[Paid]:
     of_month = {"tenant_id": closing.tenant_id, "year": closing.year, "month": closing.month}
     invoices = Invoice.objects.filter(**of_month).order_by("id")
     closings = BillingMonth.objects.filter(**of_month).values_list("id", flat=True)
-    kept = _kept_cents([*(each.id for each in invoices), *closings])
+    kept = _kept_cents([*(each.id for each in invoices), *closings], closing.currency)
     found = []
     for each in invoices.filter(state=Invoice.State.VOID).annotate(
         paid=Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
@@ -51,7 +51,7 @@ def keep(actor: Actor, closing: BillingMonth, of: UUID, cents: int) -> None:
     """
     balance.lock(closing.tenant_id)
     part = Part(promotion_id=None, left_pico=0)
-    amount = cents * PICO_PER_CENT
+    amount = cents * pico_per_minor(closing.currency)
     entry = entries.add(closing.tenant_id, closing.currency, part, entries.Kind.OVERPAID, amount, source=_source(of))
     audit.record(
         actor,
@@ -62,11 +62,11 @@ def keep(actor: Actor, closing: BillingMonth, of: UUID, cents: int) -> None:
     )
 
 
-def _kept_cents(ids: list[UUID]) -> int:
+def _kept_cents(ids: list[UUID], currency: str) -> int:
     rows = CreditEntry.objects.filter(
         kind=CreditEntry.Kind.OVERPAID, transaction__source__in=[_source(each) for each in ids]
     )
-    return int(rows.aggregate(total=Sum("amount_pico", default=0))["total"]) // PICO_PER_CENT
+    return int(rows.aggregate(total=Sum("amount_pico", default=0))["total"]) // pico_per_minor(currency)
 
 
 def _source(of: UUID) -> str:

@@ -61,7 +61,7 @@ def _stop(each: ActiveBudget, window: Window, pico: int) -> _News:
         event_type=BUDGET_EXHAUSTED,
         tenant_id=each.tenant_id,
         subject=("budget", each.id),
-        data=spending.event_data(each, window) | {"spent": units(pico)},
+        data=spending.event_data(each, window, pico),
         dedupe_key=f"{each.id} {window.start}",
     )
 
@@ -86,7 +86,11 @@ def _of_balances(balances: Sequence[tuple[Tenant, ActiveBudget, int]], now: date
             event_type=kind,
             tenant_id=tenant.id,
             subject=("balance", tenant.slug),
-            data={"left": _amount(left), "daily": units(daily), "currency": tenant.currency},
+            data={
+                "left": units(left, tenant.currency),
+                "daily": units(daily, tenant.currency),
+                "currency": tenant.currency,
+            },
             # Credit that is added later changes the limit: then it is news again.
             dedupe_key=f"{each.id} {each.limit_pico}",
         )
@@ -114,7 +118,3 @@ def _write(news: Sequence[_News]) -> int:
                 dedupe_key=each.dedupe_key,
             )
     return len(new)
-
-
-def _amount(pico: int) -> str:
-    return f"{'-' if pico < 0 else ''}{units(abs(pico))}"

@@ -314,12 +314,12 @@ def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
                 BUDGET_THRESHOLD_REACHED,
                 tenant=tenant,
                 subject=("budget", each.id),
-                data=event_data(each, window) | {"percent": percent, "spent": units(pico)},
+                data=event_data(each, window, pico) | {"percent": percent},
                 dedupe_key=f"{each.id} {window.start} {percent}",
             )
 
 
-def event_data(each: ActiveBudget, window: Window) -> dict[str, Any]:
+def event_data(each: ActiveBudget, window: Window, spent_pico: int) -> dict[str, Any]:
     """Return what events about a budget say of it."""
     budget = Budget.objects.select_related("project").get(id=each.id)
     return {
@@ -330,7 +330,8 @@ def event_data(each: ActiveBudget, window: Window) -> dict[str, Any]:
         "period": budget.period,
         "period_from": window.starts_at.isoformat(),
         "action": budget.action,
-        "limit": units(each.limit_pico),
+        "limit": units(each.limit_pico, budget.currency),
+        "spent": units(spent_pico, budget.currency),
         "currency": budget.currency,
     }
 

@@ -68,16 +68,17 @@ def _parts(tenant: Tenant, found: Statement) -> Iterator[Part]:
     centres = cost_centres.of_projects(ids)
     for row in rows:
         centre = centres.get(row.project_id, tenant.cost_centre)
-        yield Part(line=_line(row), project=projects.get(row.project_id), cost_centre=centre)
+        yield Part(line=_line(row, found.currency), project=projects.get(row.project_id), cost_centre=centre)
 
 
-def _line(row: MonthProjectLine) -> Line:
+def _line(row: MonthProjectLine, currency: str) -> Line:
     return replace(
         Line(
             model_name=row.model_name,
             token_class=cast("LineClass", row.token_class),
             quantity=row.quantity,
             unit_price_pico=row.unit_price_pico,
+            currency=currency,
         ),
         adjusts_month=row.adjusts_month or None,
         priority=cast("Priority", row.priority),

@@ -34,6 +34,8 @@ COSTS_HEADER = (
     "deployment", "pools", "slot_hours", "busy_share", "requests", "tokens", "cost_usd", "per_million_tokens_usd",
     "unused_usd", "not_spent_engine_seconds", "not_spent_slot_hours", "not_spent_usd",
 )  # fmt: skip
+#: The currency of what slots cost, as a pool's slot_hour_usd says.
+_COSTS = "USD"
 MARGIN_HEADER = ("tenant", "model", "engine_seconds", "revenue", "currency", "cost_usd", "margin_usd")
 _USED = """
     SELECT replica_id, tenant_id, model_name, purpose = 'tenant', count(*),
@@ -211,7 +213,7 @@ def margin_csv(found: Costs) -> Iterator[tuple[str, ...]]:
             each.tenant,
             each.model_name,
             f"{each.engine_ms / 1000:.3f}",
-            amounts.units(each.revenue_pico),
+            amounts.units(each.revenue_pico, each.currency),
             each.currency,
             _units(each.cost_pico),
             _units(each.margin_pico),
@@ -361,4 +363,4 @@ def _hours(ms: int) -> str:
 
 
 def _units(pico: int | None) -> str:
-    return "" if pico is None else amounts.units(pico)
+    return "" if pico is None else amounts.units(pico, _COSTS)

@@ -124,7 +124,7 @@ def _rows(found: ClosedMonth, provider: str) -> Iterator[Row]:
         category: _Category = "Credit" if terms.amount_pico < 0 else "Adjustment"
         yield _other(_account(found, provider), terms.amount_pico, category, f"{terms.source}: {terms.text}")
     if statement.rounding_pico:
-        yield _other(_account(found, provider), statement.rounding_pico, "Adjustment", "Rounding to cents")
+        yield _other(_account(found, provider), statement.rounding_pico, "Adjustment", "Rounding")
 
 
 def _usage(account: dict[str, Any], part: Part) -> Row:

@@ -17,7 +17,7 @@ from billing.chargeback import closed_months, gl_codes
 from billing.chargeback.closed_months import ClosedMonth
 from billing.chargeback.gl_codes import CREDIT, ROUNDING, TERMS, Codes
 from billing.errors import GlCodeMissing
-from billing.pricing.amounts import cents
+from billing.pricing.amounts import minor, of_minor
 from tenants.models import Tenant
 
 CSV_HEADER = ("date", "tenant", "cost_centre", "gl_code", "debit", "credit", "currency", "text")
@@ -76,8 +76,8 @@ def csv_rows(found: Journal) -> Iterator[tuple[str, ...]]:
             each.tenant,
             each.cost_centre,
             each.gl_code,
-            _units(each.debit_cents),
-            _units(each.credit_cents),
+            _units(each.debit_cents, each.currency),
+            _units(each.credit_cents, each.currency),
             each.currency,
             each.text,
         )
@@ -110,7 +110,10 @@ def _bookings(found: ClosedMonth, codes: Codes, missing: set[tuple[str, str]]) -
         sums[part.cost_centre, code, "Inference"] += part.line.amount_pico
     for terms in statement.terms:
         sums[tenant.cost_centre, code_of(TERMS), terms.source] += terms.amount_pico
-    debits = [booking(centre, code, cents(pico), text) for (centre, code, text), pico in sorted(sums.items())]
+    debits = [
+        booking(centre, code, minor(pico, statement.currency), text)
+        for (centre, code, text), pico in sorted(sums.items())
+    ]
     yield from (each for each in debits if each.cents)
     if rounding := statement.amount_cents - sum(each.cents for each in debits):
         yield booking(tenant.cost_centre, code_of(ROUNDING), rounding, "Rounding")
@@ -118,5 +121,5 @@ def _bookings(found: ClosedMonth, codes: Codes, missing: set[tuple[str, str]]) -
         yield booking("", code_of(CREDIT), -statement.amount_cents, "Platform")
 
 
-def _units(amount: int) -> str:
-    return f"{amount // 100}.{amount % 100:02}" if amount else ""
+def _units(amount: int, currency: str) -> str:
+    return of_minor(amount, currency) if amount else ""

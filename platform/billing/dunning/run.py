@@ -16,8 +16,9 @@ from billing import metrics
 from billing.dunning import dates, holds, policy, suspending
 from billing.dunning.policy import Next, Policy
 from billing.invoices import registry, states
-from billing.invoices.announcing import announce, text_of
+from billing.invoices.announcing import announce
 from billing.models import DunningCase, DunningRun, DunningStep, Invoice, PaymentFailure
+from billing.pricing.amounts import of_minor
 from notifications.event_types import INVOICE_REMINDED
 from tenants import audit
 from tenants.audit import SYSTEM
@@ -123,7 +124,7 @@ def _due(invoice: Invoice, case: DunningCase, terms: Policy, today: date) -> Nex
 
 def _take(invoice: Invoice, case: DunningCase, terms: Policy, due: Next, today: date, tenant: Tenant) -> None:
     step = DunningStep.objects.create(tenant_id=invoice.tenant_id, invoice=invoice, kind=due.kind, taken_on=today)
-    open_text = text_of(registry.open_cents(invoice))
+    open_text = of_minor(registry.open_cents(invoice), invoice.currency)
     days_late = max(0, (today - invoice.due_on).days)
     audit.record(
         SYSTEM,

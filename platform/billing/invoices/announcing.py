@@ -6,7 +6,7 @@ from typing import Any
 
 from billing.accounts import account
 from billing.models import Invoice
-from billing.pricing.amounts import PICO_PER_CENT, units
+from billing.pricing.amounts import of_minor
 from notifications import outbox
 from notifications.event_types import EventType
 from tenants.models import Tenant
@@ -24,8 +24,8 @@ def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: A
             "number": invoice.number,
             "month": f"{invoice.year}-{invoice.month:02}",
             "currency": invoice.currency,
-            "total": text_of(invoice.total_cents),
-            "due": text_of(invoice.total_cents - invoice.applied_cents),
+            "total": of_minor(invoice.total_cents, invoice.currency),
+            "due": of_minor(invoice.total_cents - invoice.applied_cents, invoice.currency),
             "issued_on": invoice.issued_on.isoformat(),
             "due_on": invoice.due_on.isoformat(),
             **more,
@@ -45,8 +45,3 @@ def announce_of(event_type: EventType, tenant: Tenant, *, of: str, **data: Any) 
         dedupe_key=of,
         addresses=account.of(tenant).details.billing_emails,
     )
-
-
-def text_of(cents: int) -> str:
-    """Return an amount as events have it."""
-    return f"{'-' if cents < 0 else ''}{units(abs(cents) * PICO_PER_CENT)}"

@@ -20,7 +20,7 @@ from billing.invoices.drafting import Heading
 from billing.ledger import ledger
 from billing.models import BillingMonth, Invoice, InvoiceLine, Issuer
 from billing.months import closing
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from billing.reports import statements
 from billing.reports.statements import Month
 from notifications.event_types import INVOICE_FINALIZED, INVOICE_PAID
@@ -139,9 +139,9 @@ def _content(month: Month, issuer: Issuer, number: str, before: Invoice | None, 
 
 def applied(closed: BillingMonth) -> tuple[Applied, ...]:
     """Return what the tenant's credit paid when the month closed, and what was paid for the month's void invoices."""
-    credit = application.applied(closed)
+    credit, one = application.applied(closed), pico_per_minor(closed.currency)
     return (
-        *(Applied(text=each.text, cents=each.amount_pico // PICO_PER_CENT) for each in credit),
+        *(Applied(text=each.text, cents=each.amount_pico // one) for each in credit),
         *(Applied(text=f"Paid for invoice {each.number}", cents=each.cents) for each in overpaid.paid_before(closed)),
     )
 
@@ -161,7 +161,7 @@ def _store(
         "number": content.number,
         "currency": content.currency,
         "exact_pico": content.exact_pico,
-        "rounding_pico": content.net_cents * PICO_PER_CENT - content.exact_pico,
+        "rounding_pico": content.net_cents * pico_per_minor(content.currency) - content.exact_pico,
         "net_cents": content.net_cents,
         "tax_cents": content.tax_cents,
         "total_cents": content.total_cents,
@@ -205,10 +205,11 @@ def _store(
 def _require_equal(month: Month, invoice: Invoice) -> None:
     """Raise InvoiceRefused unless the month's receivable is the invoice's total."""
     posted = sum(ledger.posted(month.billed).values()) + postings.added_pico(invoice)
-    if posted != invoice.total_cents * PICO_PER_CENT:
+    total_pico = invoice.total_cents * pico_per_minor(invoice.currency)
+    if posted != total_pico:
         raise refused(
             month,
-            f"it would say {invoice.total_cents * PICO_PER_CENT} pico-units, the ledger has {posted}",
+            f"it would say {total_pico} pico-units, the ledger has {posted}",
             "No invoice was made. Run `hearth reconcile`.",
         )
 

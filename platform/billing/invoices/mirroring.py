@@ -19,7 +19,7 @@ from billing.invoices import finalizing, postings
 from billing.invoices.announcing import announce
 from billing.models import Invoice
 from billing.months import closing
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import of_minor, pico_per_minor
 from billing.reports import statements
 from billing.reports.statements import Month
 from notifications.event_types import INVOICE_FINALIZED, INVOICE_PAID
@@ -36,6 +36,8 @@ class External:
     number: str
     tax_cents: int
     total_cents: int
+    #: What rounding our lines further added to their net amount, where the other system does not take any amount.
+    rounding_cents: int = 0
     issued_on: date
     due_on: date
 
@@ -58,7 +60,8 @@ def record(actor: Actor, month: Month, given: External, channel: str | None = No
     closed = finalizing.closed(month)
     found = statements.kept_statement(month)
     assert found is not None, "the month is closed"
-    _check(month, given, found.amount_cents)
+    net = found.amount_cents + given.rounding_cents
+    _check(month, given, net)
     applied_cents = sum(each.cents for each in finalizing.applied(closed))
     surplus = max(0, applied_cents - given.total_cents)
     is_paid = applied_cents >= given.total_cents
@@ -73,8 +76,8 @@ def record(actor: Actor, month: Month, given: External, channel: str | None = No
         month=closed.month,
         currency=closed.currency,
         exact_pico=closed.amount_pico,
-        rounding_pico=found.amount_cents * PICO_PER_CENT - found.amount_pico,
-        net_cents=found.amount_cents,
+        rounding_pico=net * pico_per_minor(found.currency) - found.amount_pico,
+        net_cents=net,
         tax_cents=given.tax_cents,
         total_cents=given.total_cents,
         applied_cents=applied_cents - surplus,
@@ -104,9 +107,11 @@ def _check(month: Month, given: External, net_cents: int) -> None:
             raise finalizing.refused(month, f"its {name} must have 1 to 64 printable characters")
     if given.due_on < given.issued_on:
         raise finalizing.refused(month, f"it is due on {given.due_on}, before its date {given.issued_on}")
+    currency = month.tenant.currency
+    total, tax, net = (of_minor(each, currency) for each in (given.total_cents, given.tax_cents, net_cents))
     if not 0 <= given.tax_cents <= given.total_cents or given.total_cents - given.tax_cents != net_cents:
         raise finalizing.refused(
             month,
-            f"{given.number} says {given.total_cents} cents with {given.tax_cents} of tax, our lines are {net_cents}",
+            f"{given.number} says {total} with {tax} of tax, our lines are {net}",
             "Correct the invoice in the other system.",
         )

@@ -10,7 +10,7 @@ from django.db.models import Sum
 from billing.ledger import transfers
 from billing.ledger.transfers import Transfer
 from billing.models import Invoice, InvoicePayment, LedgerAccount, LedgerEntry
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 
 Kind = LedgerAccount.Kind
 
@@ -45,7 +45,7 @@ def pay(invoice: Invoice, payment_id: UUID, amount_cents: int) -> UUID:
                 currency=invoice.currency,
                 debit=Kind.CASH,
                 credit=Kind.RECEIVABLE,
-                amount_pico=amount_cents * PICO_PER_CENT,
+                amount_pico=amount_cents * pico_per_minor(invoice.currency),
                 source=source,
             )
         ]
@@ -63,7 +63,7 @@ def undo_payment(payment: InvoicePayment, currency: str) -> UUID:
                 currency=currency,
                 debit=Kind.CASH,
                 credit=Kind.RECEIVABLE,
-                amount_pico=-payment.amount_cents * PICO_PER_CENT,
+                amount_pico=-payment.amount_cents * pico_per_minor(currency),
                 source=source,
             )
         ]
@@ -84,7 +84,7 @@ def added_pico(invoice: Invoice) -> int:
 def _all(invoice: Invoice) -> Iterable[Transfer]:
     for name, account, pico in (
         ("rounding", Kind.ROUNDING, int(invoice.rounding_pico)),
-        ("tax", Kind.TAX, invoice.tax_cents * PICO_PER_CENT),
+        ("tax", Kind.TAX, invoice.tax_cents * pico_per_minor(invoice.currency)),
     ):
         if pico:
             yield Transfer(

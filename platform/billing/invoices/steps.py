@@ -18,6 +18,7 @@ from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
 from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone, StripeInvoice
 from billing.months import closing
+from billing.pricing.amounts import of_minor
 from notifications.event_types import INVOICE_PAID, INVOICE_SENT, INVOICE_VOIDED
 from tenants import audit
 from tenants.audit import Actor
@@ -76,7 +77,8 @@ def pay(
     if not states.may_become(invoice, states.PAID) or invoice.state == states.PAID:
         raise InvoiceRefused(invoice.number, f"it is {invoice.state}, and nothing is to be paid")
     if not 0 < amount <= open_cents:
-        raise InvoiceRefused(invoice.number, f"{amount} cents were given, {open_cents} are open", "Pay at most these.")
+        given_text, open_text = (of_minor(each, invoice.currency) for each in (amount, open_cents))
+        raise InvoiceRefused(invoice.number, f"{given_text} was given, {open_text} is open", "Pay at most that.")
     if (paid_on < invoice.issued_on and not may_be_earlier) or paid_on > today(invoice):
         raise InvoiceRefused(invoice.number, f"{paid_on} is before its date {invoice.issued_on}, or in the future")
     identity = new_id()

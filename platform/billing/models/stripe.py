@@ -156,7 +156,7 @@ class StripeEvent(models.Model):
     #: The object that it is about, and the invoice of a credit note.
     object_id = models.CharField(max_length=LONGEST_ID, blank=True, default="")
     invoice_id = models.CharField(max_length=LONGEST_ID, blank=True, default="")
-    #: In the currency's smallest unit, of refunds and disputes.
+    #: In the currency's minor units, of refunds and disputes.
     amount = models.BigIntegerField(null=True)
     currency = models.CharField(max_length=3, blank=True, default="")
     #: Which attempt to collect an invoice it is about.

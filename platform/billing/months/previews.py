@@ -63,7 +63,7 @@ def of_terms(terms: Terms, currency: str, tenants: Iterable[Tenant], now: dateti
     def change(_: Month, was: Statement) -> Statement | str:
         if was.currency != currency:
             return f"charged in {was.currency}"
-        return replace(was, terms=calculation.apply(terms, was.lines, _reserved(was)))
+        return replace(was, terms=calculation.apply(terms, was.lines, was.currency, _reserved(was)))
 
     return _previews(tenants, now, change)
 
@@ -89,7 +89,8 @@ def of_prices(
         ]
         lines = [line for line in lines if not line.is_free_request]
         agreed = registry.agreed(was.tenant_id, date(was.year, was.month, 1))
-        terms = calculation.apply(Terms() if agreed is None else agreed.terms, lines, _reserved(was))
+        plan = Terms() if agreed is None else agreed.terms
+        terms = calculation.apply(plan, lines, was.currency, _reserved(was))
         return replace(was, lines=tuple(lines), terms=terms)
 
     return _previews(tenants, now, change)

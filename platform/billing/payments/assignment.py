@@ -19,7 +19,7 @@ from billing.errors import InvoiceRefused, PaymentRefused
 from billing.invoices import registry, steps
 from billing.models import BankAssignment, BankCredit, BankLine, CreditEntry, Invoice
 from billing.models.payments import LONGEST_REASON
-from billing.pricing.amounts import PICO_PER_CENT, units
+from billing.pricing.amounts import of_minor, pico_per_minor, units
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -49,7 +49,8 @@ def assign(actor: Actor, line_id: UUID, number: str, *, amount_cents: int | None
         raise PaymentRefused(line.bank_reference, reason)
     amount = min(line.rest_cents, registry.open_cents(invoice)) if amount_cents is None else amount_cents
     if amount > line.rest_cents:
-        raise PaymentRefused(line.bank_reference, f"{amount} cents were given, {line.rest_cents} are left")
+        given, left = of_minor(amount, line.currency), of_minor(line.rest_cents, line.currency)
+        raise PaymentRefused(line.bank_reference, f"{given} was given, {left} is left")
     if BankAssignment.objects.filter(line=line, payment__invoice=invoice, payment__undone=None).exists():
         raise PaymentRefused(line.bank_reference, f"it has paid for {invoice.number} already")
     _pay(actor, line, invoice, amount, may_be_earlier=True)
@@ -121,12 +122,13 @@ def keep_as_credit(actor: Actor, line_id: UUID, tenant: Tenant | None = None) ->
         raise PaymentRefused(line.bank_reference, reason)
     balance.lock(owner.id)
     rest, before = line.rest_cents, line.state
-    if balance.of(owner.id).total_pico + rest * PICO_PER_CENT > credits.LARGEST_BALANCE_PICO:
-        reason = f"the credit of {owner.slug} would be above {units(credits.LARGEST_BALANCE_PICO)} {line.currency}"
+    if balance.of(owner.id).total_pico + rest * pico_per_minor(line.currency) > credits.LARGEST_BALANCE_PICO:
+        most = units(credits.LARGEST_BALANCE_PICO, line.currency)
+        reason = f"the credit of {owner.slug} would be above {most} {line.currency}"
         raise PaymentRefused(line.bank_reference, reason)
     part = Part(promotion_id=None, left_pico=0)
     kind = entries.Kind.TRANSFER
-    entry = entries.add(owner.id, line.currency, part, kind, rest * PICO_PER_CENT)
+    entry = entries.add(owner.id, line.currency, part, kind, rest * pico_per_minor(line.currency))
     BankCredit.objects.create(line=line, entry=entry, kept_by=second_person.person(actor))
     _set_assigned(line, line.amount_cents, "")
     audit.record(
@@ -152,7 +154,8 @@ def pay_all(
     to_pay = [registry.open_cents(each) for each in invoices]
     if len(invoices) > 1 and sum(to_pay) != line.rest_cents:
         names = ", ".join(each.number for each in invoices)
-        raise InvoiceRefused(names, f"{sum(to_pay)} cents are open together, {line.rest_cents} arrived")
+        together, arrived = of_minor(sum(to_pay), line.currency), of_minor(line.rest_cents, line.currency)
+        raise InvoiceRefused(names, f"{together} is open together, {arrived} arrived")
     for invoice, amount in zip(invoices, to_pay, strict=True):
         _pay(actor, line, invoice, min(amount, line.rest_cents), may_be_earlier=may_be_earlier)
     return tuple(each.number for each in invoices)

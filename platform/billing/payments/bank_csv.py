@@ -44,9 +44,10 @@ def _check_header(names: Sequence[str]) -> None:
 def _entry(place: str, cells: dict[str, str]) -> Entry:
     if None in cells or None in cells.values():
         raise BadBankFile(place, "it has more or fewer cells than the first line")
+    currency = bank_statement.currency(place, cells["currency"].strip())
     amount = cells["amount"].strip()
     sign = -1 if amount.startswith("-") else 1
-    found = sign * bank_statement.cents(place, amount.removeprefix("-"))
+    found = sign * bank_statement.cents(place, amount.removeprefix("-"), currency)
     if not found:
         raise BadBankFile(place, "the amount is 0")
     return Entry(
@@ -55,7 +56,7 @@ def _entry(place: str, cells: dict[str, str]) -> Entry:
         bank_reference=bank_statement.reference(place, cells["reference"]),
         booked_on=bank_statement.day(place, cells["date"].strip()),
         amount_cents=found,
-        currency=bank_statement.currency(place, cells["currency"].strip()),
+        currency=currency,
         payer=bank_statement.payer(cells.get("payer") or ""),
         remittance=bank_statement.remittance(place, cells["text"]),
     )

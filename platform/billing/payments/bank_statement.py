@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
 
 from billing.errors import BadBankFile
 from billing.models.payments import LONGEST_ACCOUNT, LONGEST_NAME, LONGEST_REFERENCE, LONGEST_REMITTANCE
+from billing.pricing import amounts
 
 MAX_BYTES = 10 << 20
 MAX_LINES = 20_000
@@ -48,12 +48,13 @@ class Statement:
     pending: int = 0
 
 
-def cents(place: str, text: str) -> int:
-    """Return an amount without sign, such as 12.50, in cents. Raises BadBankFile."""
-    exact = Decimal(text) * 100 if _AMOUNT.fullmatch(text) else None
-    if exact is None or exact != exact.to_integral_value():
-        raise BadBankFile(place, f"{text[:40]!r} is no amount; use one such as 12.50, with at most two decimals")
-    return int(exact)
+def cents(place: str, text: str, currency: str) -> int:
+    """Return an amount without sign, such as 12.50, in the currency's minor units. Raises BadBankFile."""
+    try:
+        return amounts.to_minor(text if _AMOUNT.fullmatch(text) else "", currency)
+    except ValueError:
+        use = f"use one such as {amounts.example(currency)}, with {amounts.precision(currency)} in {currency}"
+        raise BadBankFile(place, f"{text[:40]!r} is no amount; {use}") from None
 
 
 def day(place: str, text: str) -> date:

@@ -171,7 +171,8 @@ def _amount(place: str, of: Element) -> tuple[int, str]:
     if found is None:
         raise BadBankFile(place, "it has no amount (Amt)")
     text = (found.text or "").strip()
-    return bank_statement.cents(place, text), bank_statement.currency(place, found.get("Ccy", ""))
+    currency = bank_statement.currency(place, found.get("Ccy", ""))
+    return bank_statement.cents(place, text, currency), currency
 
 
 def _amount_of(of: Element) -> Element:

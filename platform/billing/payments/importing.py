@@ -19,6 +19,7 @@ from billing.models import BankLine
 from billing.payments import assignment, bank_file, matching
 from billing.payments.bank_statement import Entry, Statement
 from billing.payments.matching import Candidate
+from billing.pricing.amounts import of_minor
 from tenants import audit
 from tenants.audit import Actor
 
@@ -158,4 +159,4 @@ def _pay(actor: Actor, line: BankLine, among: Sequence[Candidate]) -> tuple[tupl
         line.refresh_from_db()
         return (), str(error)
     rest = line.rest_cents
-    return numbers, f"{rest} cents are more than was to be paid." if rest else ""
+    return numbers, f"{of_minor(rest, line.currency)} {line.currency} are more than was to be paid." if rest else ""

@@ -12,6 +12,7 @@ from billing.models import BankLine
 from billing.payments import assignment, matching
 from billing.payments.importing import CAME_BACK
 from billing.payments.matching import Candidate
+from billing.pricing.amounts import of_minor
 from tenants.audit import Actor
 
 
@@ -50,6 +51,6 @@ def _try(actor: Actor, line_id: UUID, found: Sequence[Candidate]) -> int:
     except InvoiceRefused:
         return 0
     if line.rest_cents:
-        line.problem = f"{line.rest_cents} cents are more than was to be paid."
+        line.problem = f"{of_minor(line.rest_cents, line.currency)} {line.currency} are more than was to be paid."
         line.save(update_fields=["problem"])
     return 1

@@ -7,7 +7,7 @@ applies to the tokens and charges that the steps before left:
     allowance   pays for tokens, or for charges, as long as it lasts
     tiers       the tokens above a step, up to the next, cost a percentage less
     discount    a percentage less; each usage line gets the first discount that is about it
-    minimum     what is missing in what is due, in cents; it is 0 unless the terms say more, because lines that are
+    minimum     what is missing in what is due, to the cent; it is 0 unless the terms say more, because lines that are
                 each rounded to cents may sum to less than nothing
 
 Tokens that an allowance pays for, or that lie above a step, are the same share of every usage line that it is about, so
@@ -26,7 +26,7 @@ from typing import Literal, Protocol
 from billing.plans import wording
 from billing.plans.reserved import ReservedTime
 from billing.plans.terms import HUNDRED_PERCENT, Allowance, Discount, Terms, Tiers, hundredths, pico
-from billing.pricing.amounts import PICO_PER_CENT, cents
+from billing.pricing.amounts import minor, pico_per_minor
 from billing.pricing.classes import PER_REQUEST, LineClass
 
 Kind = Literal["reserved", "not_available", "reserved_tokens", "allowance", "tier", "discount", "minimum"]
@@ -54,6 +54,7 @@ class TermsLine:
     kind: Kind
     text: str
     amount_pico: int
+    currency: str
     tokens: int | None = None
 
     @property
@@ -63,8 +64,8 @@ class TermsLine:
 
     @property
     def amount_cents(self) -> int:
-        """The amount in cents, half to even."""
-        return cents(self.amount_pico)
+        """The amount in the currency's minor units, half to even."""
+        return minor(self.amount_pico, self.currency)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,14 +78,17 @@ class _Rest:
     has_discount: bool = False
 
 
-def apply(terms: Terms, usage: Sequence[UsageLine], reserved: Sequence[ReservedTime] = ()) -> tuple[TermsLine, ...]:
+def apply(
+    terms: Terms, usage: Sequence[UsageLine], currency: str, reserved: Sequence[ReservedTime] = ()
+) -> tuple[TermsLine, ...]:
     """Return the lines that reserved capacity and terms add to these usage lines; none for what changes nothing."""
     rests = [_rest(line) for line in usage]
-    lines = [*_of_reserved(reserved), *_reductions(terms, rests, reserved)]
-    due_cents = sum(cents(line.amount_pico) for line in usage) + sum(line.amount_cents for line in lines)
-    missing = pico(terms.minimum) - due_cents * PICO_PER_CENT
+    lines = [*_of_reserved(reserved), *_reductions(terms, rests, currency, reserved)]
+    due = sum(minor(line.amount_pico, currency) for line in usage) + sum(line.amount_cents for line in lines)
+    missing = pico(terms.minimum) - due * pico_per_minor(currency)
     if missing > 0:
-        lines.append(TermsLine(kind="minimum", text=wording.minimum_line(terms), amount_pico=missing))
+        text = wording.minimum_line(terms, currency)
+        lines.append(TermsLine(kind="minimum", text=text, amount_pico=missing, currency=currency))
     return tuple(lines)
 
 
@@ -95,18 +99,21 @@ def _rest(line: UsageLine) -> _Rest:
 
 def _of_reserved(reserved: Sequence[ReservedTime]) -> Iterator[TermsLine]:
     for each in reserved:
-        yield TermsLine(kind="reserved", text=wording.reserved_line(each), amount_pico=each.price_pico)
+        text = wording.reserved_line(each)
+        yield TermsLine(kind="reserved", text=text, amount_pico=each.price_pico, currency=each.currency)
         if each.missing_seconds:
             text = wording.not_available_line(each)
-            yield TermsLine(kind="not_available", text=text, amount_pico=-each.credit_pico)
+            yield TermsLine(kind="not_available", text=text, amount_pico=-each.credit_pico, currency=each.currency)
 
 
-def _reductions(terms: Terms, rests: list[_Rest], reserved: Sequence[ReservedTime]) -> Iterator[TermsLine]:
+def _reductions(
+    terms: Terms, rests: list[_Rest], currency: str, reserved: Sequence[ReservedTime]
+) -> Iterator[TermsLine]:
     before = _total(rests)
-    for kind, text, tokens in _steps(terms, rests, reserved):
+    for kind, text, tokens in _steps(terms, rests, currency, reserved):
         after = _total(rests)
         if after != before:
-            yield TermsLine(kind=kind, text=text, tokens=tokens, amount_pico=after - before)
+            yield TermsLine(kind=kind, text=text, tokens=tokens, amount_pico=after - before, currency=currency)
         before = after
 
 
@@ -115,7 +122,7 @@ def _total(rests: list[_Rest]) -> int:
 
 
 def _steps(
-    terms: Terms, rests: list[_Rest], reserved: Sequence[ReservedTime]
+    terms: Terms, rests: list[_Rest], currency: str, reserved: Sequence[ReservedTime]
 ) -> Iterator[tuple[Kind, str, int | None]]:
     """Take off one step after another; yield its kind, its text and its tokens each time."""
     for each in reserved:
@@ -124,7 +131,7 @@ def _steps(
         yield "reserved_tokens", wording.reserved_tokens_line(each), included
     for allowance in terms.allowances:
         tokens = _allow(allowance, rests)
-        yield "allowance", wording.allowance_line(allowance), tokens
+        yield "allowance", wording.allowance_line(allowance, currency), tokens
     for tiers in terms.tiers:
         yield from _graduate(tiers, rests)
     for discount in terms.discounts:

@@ -107,9 +107,10 @@ def set_terms(
     """Set the terms of a plan from a month on; a plan of that name is created if there is none.
 
     ``tenant``: the only one to which the plan may be assigned. ``currency``: by default the tenant's, else USD. Raises
-    PlanRefused, BadName.
+    PlanRefused, BadName, BadTerms for an amount that the currency does not have.
     """
     plan = _ensure(name, tenant, currency)
+    documents.check_amounts(terms, plan.currency)
     now = timezone.now()
     first = plan.versions.order_by("from_month").first()
     _require_open(name, from_month, now.date(), now, begun=first is not None and first.from_month <= from_month)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from billing.errors import BadTerms
-from billing.pricing.amounts import PICO, PICO_PER_CENT
+from billing.pricing.amounts import MOST_DIGITS, PICO, pico_per_minor, precision
 from billing.pricing.classes import PER_REQUEST, LineClass
 
 #: The most entries of a list.
@@ -34,7 +34,10 @@ Percent = (
 Amount = (
     Annotated[
         str,
-        Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,2})?$", description="In units of the plan's currency, with two decimals."),
+        Meta(
+            pattern=rf"^[0-9]{{1,9}}(\.[0-9]{{1,{MOST_DIGITS}}})?$",
+            description="In units of the plan's currency, with its decimals.",
+        ),
     ]
     | Annotated[float, Meta(ge=0, lt=1e9)]
 )
@@ -89,7 +92,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 _FORMATS = {
     "models": "Use 1 to 200 characters, without control characters",
     "percent": "Use 0 to 100, with at most two decimals",
-    **dict.fromkeys(("amount", "minimum"), "Use an amount from 0 to 999999999, with at most two decimals"),
+    **dict.fromkeys(("amount", "minimum"), "Use an amount from 0 to 999999999, with the decimals of the currency"),
 }
 _AT = re.compile(r" - at `\$?\.?(.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.+)`$")
@@ -107,8 +110,15 @@ def read(value: object) -> Terms:
         _check_tiers(f"tiers[{index}]", tiers)
     for index, discount in enumerate(found.discounts):
         _check_percent(f"discounts[{index}].percent", discount.percent)
-    _check_amount("minimum", found.minimum)
     return found
+
+
+def check_amounts(terms: Terms, currency: str) -> None:
+    """Raise BadTerms for an amount that the currency does not have, such as half a yen."""
+    for index, allowance in enumerate(terms.allowances):
+        if allowance.amount is not None:
+            _check_amount(f"allowances[{index}].amount", allowance.amount, currency)
+    _check_amount("minimum", terms.minimum, currency)
 
 
 def document(terms: Terms) -> dict[str, Any]:
@@ -136,8 +146,6 @@ def pico(amount: str | float) -> int:
 def _check_allowance(field: str, allowance: Allowance) -> None:
     if (allowance.tokens is None) == (allowance.amount is None):
         raise BadTerms(field, "Give either tokens or amount")
-    if allowance.amount is not None:
-        _check_amount(f"{field}.amount", allowance.amount)
     if allowance.tokens is not None:
         _check_classes(field, allowance)
 
@@ -161,9 +169,9 @@ def _check_percent(field: str, percent: str | float) -> None:
         raise BadTerms(field, "Use at most two decimals")
 
 
-def _check_amount(field: str, amount: str | float) -> None:
-    if Decimal(str(amount)) * PICO % PICO_PER_CENT:
-        raise BadTerms(field, "Use whole cents")
+def _check_amount(field: str, amount: str | float, currency: str) -> None:
+    if Decimal(str(amount)) * PICO % pico_per_minor(currency):
+        raise BadTerms(field, f"Amounts in {currency} have {precision(currency)}")
 
 
 def _bad(error: str) -> BadTerms:

@@ -18,11 +18,11 @@ def sentences(terms: Terms, currency: str) -> tuple[str, ...]:
     return tuple(_sentences(terms, currency))
 
 
-def allowance_line(allowance: Allowance) -> str:
+def allowance_line(allowance: Allowance, currency: str) -> str:
     """Return the text of an allowance's line."""
     if allowance.tokens is not None:
         return f"{allowance.tokens:,} tokens included{_scope(allowance)}"
-    return f"{_amount(allowance.amount or 0)} included{_scope(allowance)}"
+    return f"{_amount(allowance.amount or 0, currency)} included{_scope(allowance)}"
 
 
 def step_line(tiers: Tiers, step: Step) -> str:
@@ -35,15 +35,15 @@ def discount_line(discount: Discount) -> str:
     return f"{_percent(discount.percent)} less{_scope(discount)}"
 
 
-def minimum_line(terms: Terms) -> str:
+def minimum_line(terms: Terms, currency: str) -> str:
     """Return the text of the line that brings a month to its minimum."""
-    return f"Up to the minimum of {_amount(terms.minimum)}"
+    return f"Up to the minimum of {_amount(terms.minimum, currency)}"
 
 
 def reserved_line(reserved: ReservedTime) -> str:
     """Return the text of the line of reserved slot hours."""
     slots = f"{reserved.slots:,} {'slot' if reserved.slots == 1 else 'slots'}"
-    each = amounts.units(reserved.slot_hour_pico)
+    each = amounts.units(reserved.slot_hour_pico, reserved.currency)
     return f"{reserved.hours:,} hours of {slots} of {reserved.deployment} reserved, {each} a slot and hour"
 
 
@@ -63,7 +63,7 @@ def _sentences(terms: Terms, currency: str) -> Iterator[str]:
         if allowance.tokens is not None:
             yield f"{allowance.tokens:,} tokens of each month are included{_scope(allowance)}."
         else:
-            amount = f"{_amount(allowance.amount or 0)} {currency}"
+            amount = f"{_amount(allowance.amount or 0, currency)} {currency}"
             yield f"Charges of {amount} of each month are included{_scope(allowance)}."
     for tiers in terms.tiers:
         for step in tiers.steps:
@@ -72,7 +72,7 @@ def _sentences(terms: Terms, currency: str) -> Iterator[str]:
     for discount in terms.discounts:
         yield f"{_percent(discount.percent)} less{_scope(discount)}."
     if pico(terms.minimum):
-        yield f"A month costs at least {_amount(terms.minimum)} {currency}."
+        yield f"A month costs at least {_amount(terms.minimum, currency)} {currency}."
 
 
 def _scope(scoped: Allowance | Tiers | Discount) -> str:
@@ -88,5 +88,5 @@ def _percent(percent: str | float) -> str:
     return f"{whole}.{rest:02}".rstrip("0").rstrip(".") + " %"
 
 
-def _amount(amount: str | float) -> str:
-    return amounts.units(pico(amount))
+def _amount(amount: str | float, currency: str) -> str:
+    return amounts.units(pico(amount), currency)

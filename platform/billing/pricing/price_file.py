@@ -183,13 +183,13 @@ def in_force() -> Iterator[tuple[str, ...]]:
     slugs: dict[UUID, str] = dict(Tenant.objects.values_list("id", "slug"))
     versions = PriceVersion.objects.filter(effective_from__lte=timezone.now()).select_related("book")
     for version in versions.order_by("model_name", "book_id", "-effective_from").distinct("model_name", "book_id"):
-        cells = (_cell(getattr(version, rate), one) for rate, one in COLUMNS.values())
+        cells = (_cell(getattr(version, rate), one, version.book.currency) for rate, one in COLUMNS.values())
         owner = version.book.tenant_id
         yield (version.model_name, *cells, slugs.get(owner, str(owner)) if owner else "", "")
 
 
-def _cell(value: int | None, one: int) -> str:
-    return "" if value is None else amounts.units(value * amounts.PICO // one)
+def _cell(value: int | None, one: int, currency: str) -> str:
+    return "" if value is None else amounts.units(value * amounts.PICO // one, currency)
 
 
 def _check_header(names: Sequence[str]) -> None:

@@ -156,7 +156,7 @@ def csv_rows(found: SavingsStatement) -> Iterator[tuple[str, ...]]:
             "" if row.requests is None else str(row.requests),
             str(row.tokens),
             str(row.pico),
-            amounts.units(row.pico),
+            amounts.units(row.pico, found.currency),
             found.currency,
             "" if row.engine_ms is None else f"{row.engine_ms // 1000}.{row.engine_ms % 1000:03}",
             row.engine_time_is,

@@ -27,7 +27,6 @@ from billing.plans import calculation, registry, reserved_hours
 from billing.plans.calculation import Kind, TermsLine
 from billing.plans.terms import Terms
 from billing.pricing import amounts
-from billing.pricing.amounts import PICO_PER_CENT, cents
 from billing.pricing.classes import PARENTS, PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
 from billing.pricing.prices import rates_of
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN, Rates
@@ -53,6 +52,7 @@ class Line:
     token_class: LineClass
     quantity: int
     unit_price_pico: int
+    currency: str
     adjusts_month: str | None = None
     #: ``low`` or ``high`` where the price is one of that priority.
     priority: Priority = "standard"
@@ -74,8 +74,8 @@ class Line:
 
     @property
     def amount_cents(self) -> int:
-        """The amount in cents, half to even."""
-        return cents(self.amount_pico)
+        """The amount in the currency's minor units, half to even."""
+        return amounts.minor(self.amount_pico, self.currency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +146,13 @@ class Statement:
 
     @property
     def amount_cents(self) -> int:
-        """The total due, in cents: the sum of the rounded lines."""
+        """The total due, in the currency's minor units: the sum of the rounded lines."""
         return sum(line.amount_cents for line in self.lines) + sum(line.amount_cents for line in self.terms)
 
     @property
     def rounding_pico(self) -> int:
         """What rounding the lines added; negative if it subtracted."""
-        return self.amount_cents * PICO_PER_CENT - self.amount_pico
+        return self.amount_cents * amounts.pico_per_minor(self.currency) - self.amount_pico
 
     @property
     def equals_ledger(self) -> bool | None:
@@ -219,16 +219,23 @@ def kept_statement(month: Month) -> Statement | None:
     kept = closing or final
     assert kept is not None
     billed = replace(month.billed, first=kept.first_id, behind=kept.behind_id)
-    found = replace(msgspec.convert(kept.document, Statement), ledger_pico=sum(ledger.posted(billed).values()))
+    found = replace(_from_document(kept.document), ledger_pico=sum(ledger.posted(billed).values()))
     if closing is None:
         return found
+    terms = closing.terms_lines.filter(is_reversal=False).order_by("position")
     return replace(
         found,
-        lines=tuple(map(_frozen, closing.lines.order_by("position"))),
-        terms=tuple(map(_frozen_terms, closing.terms_lines.filter(is_reversal=False).order_by("position"))),
+        lines=tuple(_frozen(each, found.currency) for each in closing.lines.order_by("position")),
+        terms=tuple(_frozen_terms(each, found.currency) for each in terms),
         closed_at=closing.closed_at,
         revision=closing.revision,
     )
+
+
+def _from_document(document: dict[str, Any]) -> Statement:
+    """Return a stored statement; lines that an earlier release stored in it have its currency."""
+    lines = [{"currency": document["currency"], **each} for each in document.get("lines", ())]
+    return msgspec.convert(document | {"lines": lines}, Statement)
 
 
 def computed(
@@ -282,23 +289,28 @@ def _with_terms(found: Statement) -> Statement:
         raise MixedCurrencies(frozenset(currencies))
     terms = agreed.terms if agreed is not None else Terms()
     plan = agreed.plan if agreed is not None else None
-    return replace(found, terms=calculation.apply(terms, found.lines, reserved), plan=plan)
+    return replace(found, terms=calculation.apply(terms, found.lines, found.currency, reserved), plan=plan)
 
 
-def _frozen(line: MonthLine) -> Line:
+def _frozen(line: MonthLine, currency: str) -> Line:
     return Line(
         model_name=line.model_name,
         token_class=cast("LineClass", line.token_class),
         quantity=line.quantity,
         unit_price_pico=line.unit_price_pico,
+        currency=currency,
         adjusts_month=line.adjusts_month or None,
         priority=cast("Priority", line.priority),
     )
 
 
-def _frozen_terms(line: MonthTermsLine) -> TermsLine:
+def _frozen_terms(line: MonthTermsLine, currency: str) -> TermsLine:
     return TermsLine(
-        kind=cast("Kind", line.kind), text=line.text, tokens=line.tokens, amount_pico=int(line.amount_pico)
+        kind=cast("Kind", line.kind),
+        text=line.text,
+        tokens=line.tokens,
+        amount_pico=int(line.amount_pico),
+        currency=currency,
     )
 
 
@@ -316,7 +328,7 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
             str(line.quantity),
             str(line.unit_price_pico),
             str(line.amount_pico),
-            amounts.units(line.amount_pico),
+            amounts.units(line.amount_pico, found.currency),
             found.currency,
             line.adjusts_month or "",
             "",
@@ -324,14 +336,14 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
         )
     for terms in found.terms:
         tokens = ("", "") if terms.tokens is None else ("token", str(terms.tokens))
-        money = (str(terms.amount_pico), amounts.units(terms.amount_pico), found.currency)
+        money = (str(terms.amount_pico), amounts.units(terms.amount_pico, found.currency), found.currency)
         yield ("", terms.kind, *tokens, "", *money, "", terms.text, "")
     for name, pico in (
         ("total", found.amount_pico),
         ("rounding", found.rounding_pico),
-        ("due", found.amount_cents * PICO_PER_CENT),
+        ("due", found.amount_cents * amounts.pico_per_minor(found.currency)),
     ):
-        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency, "", "", "")
+        yield ("", name, "", "", "", str(pico), amounts.units(pico, found.currency), found.currency, "", "", "")
 
 
 _COALESCED = Q(cache_result="coalesced")
@@ -461,6 +473,7 @@ def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ..
             token_class=token_class,
             quantity=quantity,
             unit_price_pico=rates[group["price_version_id"]].at(group["priority"]).of(token_class),
+            currency=group["currency"],
             adjusts_month=group["adjusts"],
             priority=group["priority"],
         )

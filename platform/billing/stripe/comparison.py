@@ -15,6 +15,8 @@ from django.utils import timezone
 from billing.errors import StripeRefused, StripeUnavailable
 from billing.invoices import registry, states
 from billing.models import StripeComparison, StripeConnection, StripeFinding, StripeInvoice
+from billing.pricing.amounts import of_minor
+from billing.stripe import units
 from billing.stripe.api import Api, Object, open_api
 from billing.stripe.pushing import INVOICE
 
@@ -148,7 +150,7 @@ def _invoice(every: Mapping[str, StripeInvoice], theirs: Object) -> Iterator[Str
     ours = every.get(identity)
     if ours is None:
         if (theirs.get("metadata") or {}).get(INVOICE) or theirs["status"] != "draft":
-            text = f"Stripe has {name}, {_money(theirs['total'], theirs['currency'])}, which Hearth did not make."
+            text = f"Stripe has {name}, {units.text(theirs['total'], theirs['currency'])}, which Hearth did not make."
             yield StripeFinding(kind=Kind.EXTRA, external_id=identity, theirs=theirs["status"], text=text)
         return
     state = ours.mirror.state if ours.mirror else ("void" if ours.ended_at else "draft")
@@ -158,21 +160,22 @@ def _invoice(every: Mapping[str, StripeInvoice], theirs: Object) -> Iterator[Str
     if ours.ended_at is not None or theirs["status"] == "draft":
         return
     total = ours.mirror.total_cents if ours.mirror else ours.total_cents
-    mine, other = _money(total, ours.currency), _money(theirs["total"], theirs["currency"])
+    mine, other = _money(total, ours.currency), units.text(theirs["total"], theirs["currency"])
     if mine != other:
         yield _about(ours, Kind.AMOUNT, identity, mine, other, f"The total of {name} differs.")
     reduced = theirs["pre_payment_credit_notes_amount"] + theirs["post_payment_credit_notes_amount"]
     if reduced:
-        taken = _money(reduced, theirs["currency"])
+        taken = units.text(reduced, theirs["currency"])
         text = f"Credit notes at Stripe take {taken} from {name}; Hearth has none for it."
         yield _about(ours, Kind.AMOUNT, f"{identity}:credit", "none", taken, text)
     if ours.mirror is None:
         return
     # One that was recorded by hand too is found here.
     paid, theirs_paid = registry.paid_cents(ours.mirror), theirs["amount_paid"]
-    if paid != theirs_paid:
-        text = f"What was paid for {name} differs; {registry.open_cents(ours.mirror)} cents are open here."
-        mine, other = _money(paid, ours.currency), _money(theirs_paid, theirs["currency"])
+    if paid != units.ours(theirs_paid, ours.currency):
+        left = _money(registry.open_cents(ours.mirror), ours.currency)
+        text = f"What was paid for {name} differs; {left} is open here."
+        mine, other = _money(paid, ours.currency), units.text(theirs_paid, theirs["currency"])
         yield _about(ours, Kind.PAYMENT, identity, mine, other, text)
 
 
@@ -182,12 +185,12 @@ def _payment(every: Mapping[str, StripeInvoice], theirs: Object) -> Iterator[Str
         return  # its invoice is a finding of its own
     rows = ours.mirror.payments.all() if ours.mirror else []
     recorded = next((each.amount_cents for each in rows if each.reference == f"Stripe {theirs['id']}"), None)
-    if recorded == theirs["amount_paid"]:
+    if recorded == units.ours(theirs["amount_paid"], ours.currency):
         return
     mine = "none" if recorded is None else _money(recorded, ours.currency)
     what = "does not have" if recorded is None else "has another amount of"
     text = f"Stripe has a payment of {ours} that Hearth {what}."
-    yield _about(ours, Kind.PAYMENT, theirs["id"], mine, _money(theirs["amount_paid"], theirs["currency"]), text)
+    yield _about(ours, Kind.PAYMENT, theirs["id"], mine, units.text(theirs["amount_paid"], theirs["currency"]), text)
 
 
 @transaction.atomic
@@ -213,4 +216,4 @@ def _about(ours: StripeInvoice, kind: str, identity: str, mine: str, theirs: str
 
 
 def _money(cents: int, currency: str) -> str:
-    return f"{'-' if cents < 0 else ''}{abs(cents) // 100}.{abs(cents) % 100:02} {currency.upper()}"
+    return f"{of_minor(cents, currency)} {currency.upper()}"

@@ -18,7 +18,7 @@ from django.utils import timezone
 from billing.errors import BadWebhook, InvoiceRefused, StripeRefused, StripeUnavailable
 from billing.models import StripeConnection, StripeEvent, StripeInvoice
 from billing.payments import failures
-from billing.stripe import connections, reading
+from billing.stripe import connections, reading, units
 from billing.stripe.api import open_api
 from notifications.errors import SecretUnreadable
 from tenants.audit import Actor
@@ -160,14 +160,15 @@ def _row(connection: StripeConnection, event: dict[str, Any]) -> StripeEvent:
     amount = about.get("amount") if kind in {"refund", "dispute", "credit_note"} else None
     if kind == "charge":
         amount = about.get("amount_refunded")
+    currency = (about.get("currency") or "").upper() if amount is not None else ""
     row = StripeEvent(
         connection=connection,
         event_id=event["id"],
         type=event["type"],
         object_id=identity,
         invoice_id=invoice if isinstance(invoice, str) else "",
-        amount=amount,
-        currency=(about.get("currency") or "").upper() if amount is not None else "",
+        amount=None if amount is None else int(units.ours(amount, currency)),
+        currency=currency,
         attempt=about.get("attempt_count") if kind == "invoice" else None,
         created_at=datetime.fromtimestamp(event["created"], UTC),
     )

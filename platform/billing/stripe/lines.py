@@ -1,11 +1,12 @@
-"""What Stripe's invoice says: our lines in its currency's smallest unit, within Stripe's limits."""
+"""What Stripe's invoice says: our lines, within Stripe's limits. Amounts are in minor units."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from billing.errors import StripeRefused
-from billing.invoices.content import Content, Line
+from billing.invoices.content import Content, Line, tax_of
+from billing.stripe import units
 
 #: Of one invoice. https://docs.stripe.com/changelog/2016-02-22/no-more-than-250-invoice-items
 MOST_ITEMS = 250
@@ -13,20 +14,17 @@ MOST_ITEMS = 250
 LONGEST_DESCRIPTION = 500
 #: Of a custom field of an invoice: its value. https://docs.stripe.com/api/invoices/create
 LONGEST_FIELD = 140
-#: Whose smallest unit is no hundredth, or which Stripe treats as such. https://docs.stripe.com/currencies
-OTHER_UNITS = frozenset(
-    (
-        *("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF"),
-        *("XPF", "BHD", "JOD", "KWD", "OMR", "TND", "ISK", "HUF", "TWD"),
-    )
-)
 
 
-def check_currency(subject: str, currency: str) -> None:
-    """Raise StripeRefused for a currency that Stripe does not count in hundredths."""
-    if currency in OTHER_UNITS:
-        reason = f"Stripe does not count {currency} in hundredths, as invoices here do"
-        raise StripeRefused(subject, reason, "Let Hearth issue the invoice.")
+def as_stripe_takes(content: Content) -> Content:
+    """Return what an invoice says with each line, and the tax, rounded to an amount that Stripe takes."""
+    currency = content.currency
+    if units.step(currency) == 1:
+        return content
+    lines = tuple(replace(each, amount_cents=units.rounded(each.amount_cents, currency)) for each in content.lines)
+    net = sum(each.amount_cents for each in lines)
+    tax = units.rounded(tax_of(net, content.tax_rate_bp), currency)
+    return replace(content, lines=lines, net_cents=net, tax_cents=tax)
 
 
 def items(content: Content, *, taxed_by_stripe: bool) -> list[dict[str, Any]]:

@@ -22,9 +22,10 @@ from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
 from billing.invoices import drafting, finalizing
 from billing.models import BillingAccount, BillingMonth, Invoice, StripeCustomer, StripeInvoice
 from billing.months import closing
+from billing.pricing import amounts
 from billing.reports import statements
 from billing.reports.statements import Month
-from billing.stripe import connections, lines, reading
+from billing.stripe import connections, lines, reading, units
 from billing.stripe.api import Api, Object, open_api
 from tenants import audit
 from tenants.audit import Actor
@@ -59,8 +60,11 @@ def begin(
     if (invoice := finalizing.find(month)) is not None:
         raise finalizing.refused(month, f"{invoice.number} is its invoice already")
     connection = connections.find(issuer)
-    lines.check_currency(month.name, month.tenant.currency)
-    content = finalizing.content_of(month, connection.issuer, now or timezone.now())
+    units.check_currency(month.name, month.tenant.currency)
+    exact = finalizing.content_of(month, connection.issuer, now or timezone.now())
+    content = lines.as_stripe_takes(exact)
+    applied = min(content.applied_cents, content.total_cents)
+    units.theirs(applied, content.currency)  # credit that Stripe cannot take is refused now
     by_stripe = bool(connection.tax_rate_id)
     push = StripeInvoice.objects.create(
         tenant_id=month.tenant.id,
@@ -70,10 +74,11 @@ def begin(
         month=month.month,
         currency=content.currency,
         lines=lines.items(content, taxed_by_stripe=by_stripe),
-        heading=lines.heading(content, taxed_by_stripe=by_stripe),
+        heading=lines.heading(content, taxed_by_stripe=by_stripe)
+        | {"rounding_cents": content.net_cents - exact.net_cents},
         net_cents=content.net_cents,
         tax_cents=content.tax_cents,
-        applied_cents=min(content.applied_cents, content.total_cents),
+        applied_cents=applied,
         terms_days=content.payment_terms_days,
         requested_by=second_person.person(actor),
     )
@@ -289,7 +294,7 @@ def _items(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> 
             _key(push, f"line:{position}"),
             customer=customer_id,
             invoice=invoice_id,
-            amount=line["cents"],
+            amount=units.theirs(line["cents"], push.currency),
             currency=push.currency.lower(),
             description=line["description"],
             metadata={LINE: str(position), INVOICE: str(push.id)},
@@ -306,7 +311,7 @@ def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
     api.post(
         path,
         _key(push, "credit"),
-        amount=-push.applied_cents,
+        amount=-units.theirs(push.applied_cents, push.currency),
         currency=push.currency.lower(),
         description=f"Credit applied to {push.period}",
         metadata={INVOICE: str(push.id)},
@@ -316,14 +321,18 @@ def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
 def _check(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> None:
     """Raise StripeRefused unless the draft says what our lines say. It is no document until it is finalized."""
     draft = api.get(f"invoices/{invoice_id}")
-    net = draft["total_excluding_tax"] if push.heading["tax_rate_bp"] is not None else draft["total"] - push.tax_cents
+    currency, by_stripe = push.currency, push.heading["tax_rate_bp"] is not None
+    units.whole(draft["total"], currency)
+    net = units.ours(draft["total_excluding_tax"] if by_stripe else draft["total"], currency)
+    net -= 0 if by_stripe else push.tax_cents
     if net != push.net_cents:
-        reason = f"Stripe's draft is {net} cents without tax, our lines are {push.net_cents}"
+        ours = amounts.of_minor(push.net_cents, currency)
+        reason = f"Stripe's draft is {net.scaleb(-amounts.digits(currency))} without tax, our lines are {ours}"
         raise StripeRefused(str(push), reason, "Void it here, look at the draft's items at Stripe, and push again.")
-    balance = api.get(f"customers/{customer_id}")["balance"]
-    if balance != -push.applied_cents:
-        reason = f"the customer's balance at Stripe is {balance}, and {-push.applied_cents} is this month's credit"
-        remedy = f"Set it to {-push.applied_cents} at Stripe: credit is kept in Hearth. Then push again."
+    balance, credit = api.get(f"customers/{customer_id}")["balance"], -units.theirs(push.applied_cents, currency)
+    if balance != credit:
+        reason = f"the customer's balance at Stripe is {balance}, and {credit} is this month's credit"
+        remedy = f"Set it to {credit} at Stripe: credit is kept in Hearth. Then push again."
         raise StripeRefused(str(push), reason, remedy)
 
 
@@ -342,8 +351,10 @@ def _require_mirror(push: StripeInvoice, tenant: Tenant) -> None:
     kept = statements.kept_statement(Month(tenant=tenant, year=push.year, month=push.month))
     if kept is None or BillingMonth.objects.get(id=push.closing_id).reopened_at is not None:
         raise StripeRefused(str(push), f"{push.period} was reopened", remedy)
-    if kept.amount_cents != push.net_cents:
-        reason = f"it says {push.net_cents} cents without tax, our lines are {kept.amount_cents} now"
+    net = kept.amount_cents + push.heading.get("rounding_cents", 0)
+    if net != push.net_cents:
+        says, ours = (amounts.of_minor(each, push.currency) for each in (push.net_cents, net))
+        reason = f"it says {says} without tax, our lines are {ours} now"
         raise StripeRefused(str(push), reason, remedy)
 
 

@@ -17,7 +17,9 @@ from billing.invoices import mirroring, registry, states, steps
 from billing.invoices.mirroring import External
 from billing.models import Invoice, StripeInvoice
 from billing.months import closing
+from billing.pricing import amounts
 from billing.reports.statements import Month
+from billing.stripe import units
 from billing.stripe.api import Api, Object
 from tenants import audit
 from tenants.audit import Actor
@@ -61,7 +63,8 @@ def apply(actor: Actor, push_id: UUID, found: Object, payments: list[Object], *,
     new = sum(done)
     paid = f"{new} payments were recorded. " if new else ""
     if push.status == "paid" and invoice.state not in {states.PAID, states.VOID}:
-        return f"{paid}Stripe says paid, and {registry.open_cents(invoice)} cents are open here."
+        left = amounts.of_minor(registry.open_cents(invoice), invoice.currency)
+        return f"{paid}Stripe says paid, and {left} {invoice.currency} are open here."
     return f"{paid}It is {push.status} at Stripe, {invoice.state} here."
 
 
@@ -95,13 +98,15 @@ def _void(actor: Actor, push: StripeInvoice, reason: str) -> str:
 def _mirror(actor: Actor, push: StripeInvoice, found: Object) -> Invoice:
     tenant = Tenant.objects.get(id=push.tenant_id)
     by_stripe = push.heading["tax_rate_bp"] is not None
-    tax = found["total"] - found["total_excluding_tax"] if by_stripe else push.tax_cents
+    total = units.whole(found["total"], push.currency)
+    tax = total - units.whole(found["total_excluding_tax"], push.currency) if by_stripe else push.tax_cents
     issued = _day(found["status_transitions"]["finalized_at"])
     given = External(
         external_id=found["id"],
         number=found["number"],
         tax_cents=tax,
-        total_cents=found["total"],
+        total_cents=total,
+        rounding_cents=push.heading.get("rounding_cents", 0),
         issued_on=issued,
         due_on=_day(found["due_date"]) if found.get("due_date") else issued,
     )
@@ -116,7 +121,7 @@ def _pay(actor: Actor, invoice: Invoice, payment: Object) -> bool:
     current = registry.locked(invoice)
     if current.payments.filter(reference=reference).exists():
         return False
-    amount = min(payment["amount_paid"], registry.open_cents(current))
+    amount = min(units.whole(payment["amount_paid"], current.currency), registry.open_cents(current))
     if amount <= 0:
         return False
     moment = (payment.get("status_transitions") or {}).get("paid_at") or payment["created"]

@@ -102,4 +102,4 @@ def _of_model(line: LimitLine | BudgetLine) -> str:
 
 
 def _money(line: BudgetLine) -> str:
-    return f"{amounts.units(line.limit_pico)} {line.currency}"
+    return f"{amounts.units(line.limit_pico, line.currency)} {line.currency}"

@@ -7,14 +7,13 @@ from decimal import Decimal
 from billing.pricing import amounts
 
 PICO = amounts.PICO
-CENT_PICO = PICO // 100
-#: Significant digits of an amount under one cent.
+#: Significant digits of an amount under one cent, or what its currency has instead.
 SMALL_DIGITS = 3
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 
 
 def shown(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
-    """Return an amount for a page: to the cent, or with three significant digits under one cent.
+    """Return an amount for a page: to the cent, or with three significant digits under one cent; to the yen in yen.
 
     ``$0.00`` therefore means exactly zero. None, a row without a price, is ``unrated``.
     """
@@ -24,16 +23,21 @@ def shown(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
     sign = "−" if whole < 0 else ""
     mark = sign_of(currency)
     magnitude = abs(whole)
-    if magnitude == 0 or magnitude >= CENT_PICO:
-        return f"{sign}{mark}{Decimal(magnitude) / PICO:,.2f}"
+    if magnitude == 0 or magnitude >= amounts.pico_per_minor(currency):
+        return f"{sign}{mark}{Decimal(magnitude) / PICO:,.{amounts.digits(currency)}f}"
     digits = len(str(magnitude))
     rounded = round(magnitude, SMALL_DIGITS - digits) if digits > SMALL_DIGITS else magnitude
     return f"{sign}{mark}{f'{Decimal(rounded) / PICO:.12f}'.rstrip('0')}"
 
 
+def of_minor(amount: int, currency: str) -> str:
+    """Return an amount in its currency's minor units, such as cents, for a page."""
+    return shown(amount * amounts.pico_per_minor(currency), currency)
+
+
 def in_full(amount_pico: int, currency: str = "USD") -> str:
-    """Return an amount for a page: exact, with two decimals or more."""
-    return f"{'−' if amount_pico < 0 else ''}{sign_of(currency)}{amounts.units(abs(amount_pico))}"
+    """Return an amount for a page: exact, with its currency's decimals or more."""
+    return f"{'−' if amount_pico < 0 else ''}{sign_of(currency)}{amounts.units(abs(amount_pico), currency)}"
 
 
 def sign_of(currency: str) -> str:
@@ -46,8 +50,8 @@ def exact(amount_pico: int | Decimal | None) -> str:
     return "" if amount_pico is None else f"{Decimal(int(amount_pico)) / PICO:.12f}"
 
 
-def per_million(price_pico: int) -> str:
-    """Return a price per token as an amount per million tokens, without trailing zeros after the cents."""
-    amount = f"{Decimal(price_pico) * 10**6 / PICO:,.6f}"
-    units, _, decimals = amount.partition(".")
-    return f"{units}.{decimals.rstrip('0').ljust(2, '0')}"
+def per_million(price_pico: int, currency: str = "USD") -> str:
+    """Return a price per token as an amount per million tokens, without zeros after the currency's decimals."""
+    whole, _, decimals = f"{Decimal(price_pico) * 10**6 / PICO:,.6f}".partition(".")
+    found = decimals.rstrip("0").ljust(amounts.digits(currency), "0")
+    return f"{whole}.{found}" if found else whole

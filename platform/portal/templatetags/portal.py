@@ -76,14 +76,14 @@ def money(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
 
 @register.filter
 def cents(amount_cents: int, currency: str = "USD") -> str:
-    """Write cents, such as ``$1.50``."""
-    return amounts.shown(amount_cents * amounts.CENT_PICO, currency)
+    """Write an amount in minor units of its currency, such as ``$1.50``."""
+    return amounts.of_minor(amount_cents, currency)
 
 
 @register.filter
 def per_million(price_pico: int, currency: str = "USD") -> str:
     """Write a price per token as money per million tokens."""
-    return f"{amounts.sign_of(currency)}{amounts.per_million(price_pico)}"
+    return f"{amounts.sign_of(currency)}{amounts.per_million(price_pico, currency)}"
 
 
 @register.filter

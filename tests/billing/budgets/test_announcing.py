@@ -42,8 +42,8 @@ def test_a_hard_budget_that_is_spent_is_announced_once_per_period(db: None) -> N
     assert announcing.announce(both, NOON) == 0
     (event,) = Event.objects.filter(type=BUDGET_EXHAUSTED.name)
     assert event.tenant == acme.tenant
-    assert (event.data["budget"], event.data["spent"]) == (str(hard.id), units(2 * AMOUNT_PICO))
-    assert event.data["limit"] == units(2 * AMOUNT_PICO)
+    assert (event.data["budget"], event.data["spent"]) == (str(hard.id), units(2 * AMOUNT_PICO, "USD"))
+    assert event.data["limit"] == units(2 * AMOUNT_PICO, "USD")
 
 
 @pytest.fixture

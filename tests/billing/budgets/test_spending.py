@@ -149,7 +149,7 @@ def test_an_alert_is_raised_once_for_each_percentage_and_period(acme: Customer) 
     events = Event.objects.filter(type=BUDGET_THRESHOLD_REACHED.name, tenant=acme.tenant).order_by("id")
     assert [event.data["percent"] for event in events] == [50, 80, 100, 50]
     first = events[0]
-    assert (first.subject, first.data["spent"]) == (f"budget/{made.id}", units(2 * AMOUNT_PICO))
+    assert (first.subject, first.data["spent"]) == (f"budget/{made.id}", units(2 * AMOUNT_PICO, "USD"))
     assert (first.data["period"], first.data["period_from"]) == (made.period, march.isoformat())
 
 

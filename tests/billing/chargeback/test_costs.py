@@ -71,12 +71,12 @@ def test_the_example_of_the_chapter_is_what_is_computed(tenants: dict[str, Tenan
         f"{one.slot_ms // HOUR_MS} h",
         f"{(one.busy_share or 0) * 100:.0f} %",
         str(one.tokens),
-        amounts.units(one.cost_pico or 0),
-        amounts.units(one.per_million_pico or 0),
+        amounts.units(one.cost_pico or 0, "USD"),
+        amounts.units(one.per_million_pico or 0, "USD"),
     ]
     assert f"| deployment | {' | '.join(cells)} |" in CHAPTER
     for each in found.margins:
-        money = [amounts.units(pico or 0) for pico in (each.revenue_pico, each.cost_pico, each.margin_pico)]
+        money = [amounts.units(pico or 0, "USD") for pico in (each.revenue_pico, each.cost_pico, each.margin_pico)]
         assert f"| {each.tenant} | {each.engine_ms // 1000} s | {' | '.join(money)} |" in CHAPTER
 
 

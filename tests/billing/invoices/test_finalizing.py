@@ -17,7 +17,7 @@ from billing.errors import BadIssuer, InvoiceRefused
 from billing.invoices import finalizing, issuers, registry
 from billing.models import Invoice, InvoiceDocument, InvoiceLine, Issuer, LedgerEntry
 from billing.months import closing
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from notifications.models import Event
 from tenants.audit import Actor
 from tenants.database import rls
@@ -26,6 +26,8 @@ from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
 from tests.billing.invoices.conftest import ADA, EVE, MIDDLE, NOW, TOKENS, finalize, month
 from tests.billing.usage_records import row_at, store
+
+PICO_PER_CENT = pico_per_minor("USD")
 
 pytestmark = pytest.mark.django_db
 

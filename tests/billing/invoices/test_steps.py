@@ -13,7 +13,7 @@ from billing.errors import InvoiceRefused, NotReopened
 from billing.invoices import finalizing, registry, states, steps
 from billing.models import CreditNote, Invoice, InvoicePayment, LedgerEntry, TenantPlan
 from billing.months import closing, reopening
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from billing.reports import statements
 from notifications.models import Event
 from reconciliation import ledger
@@ -22,6 +22,8 @@ from tenants.models import AuditEntry, Tenant
 from tests.billing.agreed_plans import assign_from, plan_from
 from tests.billing.invoices.conftest import ADA, EVE, MIDDLE, NOW, finalize, month
 from tests.billing.usage_records import row_at, store
+
+PICO_PER_CENT = pico_per_minor("USD")
 
 pytestmark = pytest.mark.django_db
 
@@ -63,10 +65,10 @@ def test_a_payment_is_recorded_once_and_pays_the_invoice(acme: Tenant) -> None:
         ("", PAID_ON, None, "give a reference"),
         ("a\0b", PAID_ON, None, "give a reference"),
         ("x" * 201, PAID_ON, None, "give a reference"),
-        ("Wire", PAID_ON, 382, "382 cents were given, 381 are open"),
-        ("Wire", PAID_ON, 10**30, "are open"),
-        ("Wire", PAID_ON, 0, "0 cents were given"),
-        ("Wire", PAID_ON, -5, "-5 cents were given"),
+        ("Wire", PAID_ON, 382, "3.82 was given, 3.81 is open"),
+        ("Wire", PAID_ON, 10**30, "is open"),
+        ("Wire", PAID_ON, 0, "0.00 was given"),
+        ("Wire", PAID_ON, -5, "-0.05 was given"),
         ("Wire", date(2026, 4, 4), None, "is before its date 2026-04-05, or in the future"),
         ("Wire", date(2200, 1, 1), None, "or in the future"),
     ],

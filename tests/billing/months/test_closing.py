@@ -58,7 +58,12 @@ def as_app() -> None:
 
 def line(token_class: LineClass, quantity: int, price: int, adjusts: str | None = None) -> Line:
     return Line(
-        model_name="demo", token_class=token_class, quantity=quantity, unit_price_pico=price, adjusts_month=adjusts
+        model_name="demo",
+        token_class=token_class,
+        quantity=quantity,
+        unit_price_pico=price,
+        currency="USD",
+        adjusts_month=adjusts,
     )
 
 

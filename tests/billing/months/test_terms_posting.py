@@ -34,8 +34,8 @@ TENTH_AND_MINIMUM = {"discounts": [{"percent": 10}], "minimum": "2.00"}
 TWO_DOLLARS = 2 * 10**12
 #: A tenth of 8,850,000; then what is due rounds to nothing, and two dollars are missing.
 LINES = (
-    TermsLine(kind="discount", text="10 % less", amount_pico=-ONE // 10),
-    TermsLine(kind="minimum", text="Up to the minimum of 2.00", amount_pico=TWO_DOLLARS),
+    TermsLine(kind="discount", text="10 % less", amount_pico=-ONE // 10, currency="USD"),
+    TermsLine(kind="minimum", text="Up to the minimum of 2.00", amount_pico=TWO_DOLLARS, currency="USD"),
 )
 DUE = ONE - ONE // 10 + TWO_DOLLARS
 

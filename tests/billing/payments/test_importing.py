@@ -16,7 +16,7 @@ from billing.invoices import issuers, registry, steps
 from billing.models import BankAssignment, BankLine, Invoice, InvoicePayment, LedgerEntry
 from billing.payments import assignment, importing
 from billing.payments.bank_statement import Statement
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from tenants.database import rls
 from tenants.errors import NotFound
 from tenants.ids import TenantId, new_id
@@ -24,6 +24,8 @@ from tenants.models import AuditEntry, Tenant
 from tests.billing.invoices.conftest import ADA, EVE, MIDDLE, finalize
 from tests.billing.payments.conftest import entry, import_one
 from tests.billing.usage_records import row_at, store
+
+PICO_PER_CENT = pico_per_minor("USD")
 
 pytestmark = pytest.mark.django_db
 
@@ -84,7 +86,7 @@ def test_a_part_pays_in_part_and_more_stays_in_the_queue(invoice: Invoice) -> No
     assert import_one(amount_cents=181).outcome == "matched"
     assert registry.open_cents(invoice) == 200
     done = import_one(bank_reference="B-2", amount_cents=250)
-    assert (done.outcome, done.problem) == ("partly matched", "50 cents are more than was to be paid.")
+    assert (done.outcome, done.problem) == ("partly matched", "0.50 USD are more than was to be paid.")
     rest = BankLine.objects.get(bank_reference="B-2")
     assert (rest.state, rest.rest_cents, registry.open_cents(invoice), cash()) == ("open", 50, 0, 381)
 
@@ -137,7 +139,7 @@ def test_a_line_pays_several_invoices_only_if_it_has_all_of_them(two: tuple[Invo
     done = import_one(remittance=both, amount_cents=sums - 1, booked_on=later)
     assert (done.outcome, done.problem) == (
         "open",
-        f"INV-000001, INV-000002: {sums} cents are open together, {sums - 1} arrived.",
+        f"INV-000001, INV-000002: {sums / 100:.2f} is open together, {(sums - 1) / 100:.2f} arrived.",
     )
     assert cash() == 0
     done = import_one(bank_reference="B-2", remittance=both, amount_cents=sums, booked_on=later)
@@ -185,7 +187,7 @@ def test_an_operator_assigns_a_line_in_parts(two: tuple[Invoice, Invoice]) -> No
     assert (done.state, done.rest_cents, registry.open_cents(two[0])) == ("open", 200, 81)
     with pytest.raises(PaymentRefused, match="has paid for INV-000001 already"):
         assignment.assign(EVE, line().id, "INV-000001")
-    with pytest.raises(PaymentRefused, match="201 cents were given, 200 are left"):
+    with pytest.raises(PaymentRefused, match=r"2\.01 was given, 2\.00 is left"):
         assignment.assign(EVE, line().id, "INV-000002", amount_cents=201)
     done = assignment.assign(EVE, line().id, "INV-000002")
     assert (done.state, done.rest_cents, done.problem, cash()) == ("matched", 0, "", 500)
@@ -214,7 +216,7 @@ def test_what_cannot_be_assigned_changes_nothing(invoice: Invoice) -> None:
 @pytest.mark.parametrize("amount", [0, -5, 382])
 def test_an_amount_is_at_most_what_is_open(invoice: Invoice, amount: int) -> None:
     import_one(remittance="?", amount_cents=1000)
-    with pytest.raises(InvoiceRefused, match=f"{amount} cents were given, 381 are open"):
+    with pytest.raises(InvoiceRefused, match=f"{amount / 100:.2f} was given, 3.81 is open"):
         assignment.assign(ADA, line().id, "INV-000001", amount_cents=amount)
     assert (line().assigned_cents, cash()) == (0, 0)
 

@@ -13,13 +13,15 @@ from billing.errors import InvoiceRefused, PaymentRefused
 from billing.invoices import finalizing, registry, steps
 from billing.models import BankCredit, BankLine, Invoice, InvoicePayment, LedgerEntry, PaymentUndone
 from billing.payments import assignment, retrying
-from billing.pricing.amounts import PICO_PER_CENT
+from billing.pricing.amounts import pico_per_minor
 from reconciliation import ledger
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Tenant
 from tests.billing.dunning.conftest import at
 from tests.billing.invoices.conftest import ADA, EVE, NOW, finalize, month
 from tests.billing.payments.conftest import import_one
+
+PICO_PER_CENT = pico_per_minor("USD")
 
 pytestmark = pytest.mark.django_db
 
@@ -119,4 +121,4 @@ def test_a_line_that_names_a_void_invoice_pays_the_one_that_replaces_it(acme: Te
     again, _ = finalizing.finalize(ADA, month(acme), now=NOW)
     assert (again.number, retrying.run(SYSTEM)) == ("INV-000002", 1)
     line = BankLine.objects.get()
-    assert (line.assigned_cents, line.state, line.problem) == (381, "open", "19 cents are more than was to be paid.")
+    assert (line.assigned_cents, line.state, line.problem) == (381, "open", "0.19 USD are more than was to be paid.")

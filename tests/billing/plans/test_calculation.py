@@ -17,11 +17,11 @@ DOLLAR = 10**12
 
 
 def used(quantity: int, price: int, model: str = "demo", token_class: LineClass = "prompt") -> Line:
-    return Line(model_name=model, token_class=token_class, quantity=quantity, unit_price_pico=price)
+    return Line(model_name=model, token_class=token_class, quantity=quantity, unit_price_pico=price, currency="USD")
 
 
 def amounts(document: dict[str, Any], *lines: Line) -> list[tuple[str, int]]:
-    return [(each.kind, each.amount_pico) for each in calculation.apply(terms.read(document), lines)]
+    return [(each.kind, each.amount_pico) for each in calculation.apply(terms.read(document), lines, "USD")]
 
 
 def reductions(document: dict[str, Any], *lines: Line) -> list[tuple[str, int]]:
@@ -176,7 +176,7 @@ def test_terms_never_take_more_than_there_is(document: dict[str, Any], lines: li
     before = sum(line.amount_pico for line in lines)
     assert 0 <= before + sum(pico for _, pico in found) <= before
     assert all(pico < 0 for _, pico in found)
-    every = calculation.apply(terms.read(document), lines)
+    every = calculation.apply(terms.read(document), lines, "USD")
     assert sum(line.amount_cents for line in lines) + sum(line.amount_cents for line in every) >= 0
 
 

@@ -30,16 +30,19 @@ def test_the_example_comes_out_as_it_says() -> None:
             token_class=cast("LineClass", token_class),
             quantity=int(tokens),
             unit_price_pico=int(Decimal(per_million) * 10**6),
+            currency="USD",
         )
         for model, token_class, tokens, per_million, _ in rows("model")
     ]
-    assert [Decimal(amounts.units(line.amount_pico)) for line in usage] == [Decimal(row[4]) for row in rows("model")]
-    found = calculation.apply(terms.read(document), usage)
-    assert [(line.text, amounts.units(line.amount_pico)) for line in found] == [
+    assert [Decimal(amounts.units(line.amount_pico, "USD")) for line in usage] == [
+        Decimal(row[4]) for row in rows("model")
+    ]
+    found = calculation.apply(terms.read(document), usage, "USD")
+    assert [(line.text, amounts.units(line.amount_pico, "USD")) for line in found] == [
         (text, amount) for text, _, amount in rows("line")
     ]
     exact = sum(line.amount_pico for line in usage) + sum(line.amount_pico for line in found)
     cents = sum(line.amount_cents for line in usage) + sum(line.amount_cents for line in found)
     said = re.search(r"the exact total is ([\d.]+), and ([\d.]+) is due", PAGE)
     assert said is not None
-    assert (amounts.units(exact), amounts.units(cents * amounts.PICO_PER_CENT)) == said.groups()
+    assert (amounts.units(exact, "USD"), amounts.of_minor(cents, "USD")) == said.groups()

@@ -33,7 +33,6 @@ from billing.reports.statements import Line
         ({"allowances": [{}]}, "allowances[0]", "Give either tokens or amount"),
         ({"allowances": [{"tokens": 1, "amount": 1}]}, "allowances[0]", "Give either tokens or amount"),
         ({"allowances": [{"tokens": -1}]}, "allowances[0].tokens", "Expected `int` >= 0"),
-        ({"allowances": [{"amount": 0.001}]}, "allowances[0].amount", "Use whole cents"),
         (
             {"allowances": [{"tokens": 1, "classes": ["coalesced"]}]},
             "allowances[0].classes",
@@ -45,7 +44,7 @@ from billing.reports.statements import Line
             "tiers[0].steps[1].above_tokens",
             "Give more than 5",
         ),
-        ({"minimum": "1.005"}, "minimum", "Use an amount"),
+        ({"minimum": "1.00005"}, "minimum", "Use an amount"),
         ({"minimum": "1e9"}, "minimum", "Use an amount"),
     ],
 )
@@ -80,8 +79,8 @@ def test_the_longest_text_fits_its_column() -> None:
         "tiers": [{"steps": [{"above_tokens": 10**17, "percent": "99.99"}], **scope}],
         "discounts": [{"percent": "99.99", **scope}],
     }
-    line = Line(model_name="m" * 200, token_class="prompt", quantity=2 * 10**18, unit_price_pico=9)
-    found = calculation.apply(terms.read(document), [line])
+    line = Line(model_name="m" * 200, token_class="prompt", quantity=2 * 10**18, unit_price_pico=9, currency="USD")
+    found = calculation.apply(terms.read(document), [line], "USD")
     assert [each.kind for each in found] == ["allowance", "tier", "discount"]
     assert max(len(each.text) for each in found) <= (MonthTermsLine._meta.get_field("text").max_length or 0)
 
@@ -89,3 +88,17 @@ def test_the_longest_text_fits_its_column() -> None:
 def test_the_schema_has_every_field() -> None:
     schema = terms.json_schema()
     assert set(schema["$defs"]["Terms"]["properties"]) == {"allowances", "tiers", "discounts", "minimum"}
+
+
+@pytest.mark.parametrize(
+    ("currency", "amount", "problem"),
+    [("USD", 0.001, "at most 2 decimals"), ("JPY", "12.5", "no decimals"), ("BHD", "0.0005", "at most 3 decimals")],
+)
+def test_an_amount_that_the_currency_does_not_have_is_refused(currency: str, amount: object, problem: str) -> None:
+    allowance: dict[str, object] = {"allowances": [{"amount": amount}]}
+    for document, field in ((allowance, "allowances[0].amount"), ({"minimum": amount}, "minimum")):
+        with pytest.raises(BadTerms, match=problem) as refused:
+            terms.check_amounts(terms.read(document), currency)
+        assert refused.value.field == field
+    terms.check_amounts(terms.read({"minimum": 12}), currency)
+    terms.check_amounts(terms.read({"minimum": "0.005"}), "BHD")

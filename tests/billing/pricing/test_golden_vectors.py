@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace as replace_field
 
 from billing.ledger.usage_rows import finished, rated
-from billing.pricing.amounts import cents
+from billing.pricing.amounts import minor
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates, rate
 from gateway.protocols.anthropic import messages
@@ -252,7 +252,7 @@ def test_many_small_requests_are_rounded_once_and_not_each() -> None:
     # 10 x 150,000 + 1 x 600,000 are $0.0000021. Each to the cent would be nothing, or $100 if rounded up.
     one = charged(chat.usage_of, {"prompt_tokens": 10, "completion_tokens": 1})
     assert one == 2_100_000
-    assert (cents(10_000 * one), 10_000 * cents(one)) == (2, 0)
+    assert (minor(10_000 * one, "USD"), 10_000 * minor(one, "USD")) == (2, 0)
 
 
 def test_a_price_of_nothing_is_nothing() -> None:

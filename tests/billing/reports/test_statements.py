@@ -69,13 +69,13 @@ def test_a_month_lists_each_class_at_each_price_and_equals_the_ledger(tenant_id:
     store(*[replace_field(row, avoided_engine_ms=80.4) if row.avoided_prompt_tokens else row for row in rows])
     found = statements.statement(tenant_id, 2026, 3)
     assert found.lines == (
-        Line(model_name="demo", token_class="prompt", quantity=1500, unit_price_pico=150_000),
-        Line(model_name="demo", token_class="cached_prompt", quantity=400, unit_price_pico=15_000),
-        Line(model_name="demo", token_class="completion", quantity=50, unit_price_pico=600_000),
-        Line(model_name="demo", token_class="coalesced", quantity=2, unit_price_pico=300),
-        Line(model_name="demo", token_class="prediction_hit", quantity=1, unit_price_pico=500),
-        Line(model_name="demo", token_class="prompt", quantity=10, unit_price_pico=300_000),
-        Line(model_name="demo", token_class="completion", quantity=1, unit_price_pico=1_200_000),
+        Line(model_name="demo", token_class="prompt", quantity=1500, unit_price_pico=150_000, currency="USD"),
+        Line(model_name="demo", token_class="cached_prompt", quantity=400, unit_price_pico=15_000, currency="USD"),
+        Line(model_name="demo", token_class="completion", quantity=50, unit_price_pico=600_000, currency="USD"),
+        Line(model_name="demo", token_class="coalesced", quantity=2, unit_price_pico=300, currency="USD"),
+        Line(model_name="demo", token_class="prediction_hit", quantity=1, unit_price_pico=500, currency="USD"),
+        Line(model_name="demo", token_class="prompt", quantity=10, unit_price_pico=300_000, currency="USD"),
+        Line(model_name="demo", token_class="completion", quantity=1, unit_price_pico=1_200_000, currency="USD"),
     )
     assert found.amount_pico == 225_000_000 + 6_000_000 + 30_000_000 + 500 + 600 + 3_000_000 + 1_200_000
     assert found.ledger_pico == found.amount_pico
@@ -162,6 +162,7 @@ def test_requests_and_priorities_have_lines_at_their_prices_and_equal_the_ledger
             token_class=token_class,
             quantity=quantity,
             unit_price_pico=price,
+            currency="USD",
             priority=priority,
         )
 
@@ -201,7 +202,7 @@ def test_refusals_are_not_on_a_statement(tenant_id: TenantId) -> None:
 
 @given(pico=st.integers(min_value=-(10**20), max_value=10**20))
 def test_cents_round_half_to_even(pico: int) -> None:
-    assert amounts.cents(pico) == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
+    assert amounts.minor(pico, "USD") == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
 
 
 def test_a_tenant_reads_its_own_statement_and_a_stranger_an_empty_one(tenant_id: TenantId) -> None:

@@ -7,7 +7,6 @@ import io
 
 from billing.invoices.content import Content
 from billing.pricing import amounts
-from billing.pricing.amounts import PICO_PER_CENT
 
 HEADER = (
     *("document", "number", "row", "description", "project", "key", "model", "quantity", "unit", "unit_price"),
@@ -22,7 +21,8 @@ def render(content: Content) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, HEADER, restval="")
     writer.writeheader()
-    same = {"document": content.kind, "number": content.number, "currency": content.currency}
+    currency = content.currency
+    same = {"document": content.kind, "number": content.number, "currency": currency}
     for line in content.lines:
         writer.writerow(
             same
@@ -31,13 +31,15 @@ def render(content: Content) -> bytes:
                 "description": _plain(line.description),
                 "quantity": "" if line.quantity is None else str(line.quantity),
                 "unit": line.unit,
-                "unit_price": "" if line.unit_price_pico is None else amounts.units(line.unit_price_pico),
-                "amount_exact": amounts.units(line.amount_pico),
-                "amount": _cents(line.amount_cents),
+                "unit_price": "" if line.unit_price_pico is None else amounts.units(line.unit_price_pico, currency),
+                "amount_exact": amounts.units(line.amount_pico, currency),
+                "amount": amounts.of_minor(line.amount_cents, currency),
             }
         )
     for row, description, cents in _totals(content):
-        writer.writerow(same | {"row": row, "description": _plain(description), "amount": _cents(cents)})
+        writer.writerow(
+            same | {"row": row, "description": _plain(description), "amount": amounts.of_minor(cents, currency)}
+        )
     for each in content.usage or ():
         writer.writerow(
             same
@@ -50,7 +52,7 @@ def render(content: Content) -> bytes:
                 "prompt_tokens": str(each.prompt_tokens),
                 "cached_prompt_tokens": str(each.cached_prompt_tokens),
                 "completion_tokens": str(each.completion_tokens),
-                "amount_exact": amounts.units(each.amount_pico),
+                "amount_exact": amounts.units(each.amount_pico, currency),
             }
         )
     return text.getvalue().encode()
@@ -64,10 +66,6 @@ def _totals(content: Content) -> list[tuple[str, str, int]]:
         *(("applied", each.text, -each.cents) for each in content.applied),
         ("due", "", content.due_cents),
     ]
-
-
-def _cents(value: int) -> str:
-    return amounts.units(value * PICO_PER_CENT)
 
 
 def _plain(text: str) -> str:

@@ -19,6 +19,7 @@ from lxml import etree
 
 from billing.errors import InvoiceRefused
 from billing.invoices.content import Content, Line, Party
+from billing.pricing.amounts import decimal_of_minor
 
 PROFILE = "urn:cen.eu:en16931:2017"
 _SCHEMA = "FACTUR-X_EN16931"
@@ -92,7 +93,7 @@ def _line(position: int, line: Line, content: Content) -> LineItem:
     quantity: int
     price: Decimal | str
     if line.quantity is None or line.unit_price_pico is None:
-        quantity, price, basis = (-1 if line.amount_cents < 0 else 1), _money(abs(line.amount_cents)), 1
+        quantity, price, basis = (-1 if line.amount_cents < 0 else 1), _money(abs(line.amount_cents), content), 1
     else:
         basis = _MILLION if line.unit == "token" else 1
         quantity, price = line.quantity, f"{Decimal(line.unit_price_pico) * basis / 10**12:f}"
@@ -102,7 +103,7 @@ def _line(position: int, line: Line, content: Content) -> LineItem:
     item.settlement.trade_tax.type_code = "VAT"
     item.settlement.trade_tax.category_code = category(content)
     item.settlement.trade_tax.rate_applicable_percent = _percent(content)
-    item.settlement.monetary_summation.total_amount = _money(line.amount_cents)
+    item.settlement.monetary_summation.total_amount = _money(line.amount_cents, content)
     return item
 
 
@@ -113,9 +114,9 @@ def _settlement(settlement: Any, content: Content) -> None:
         settlement.payment_means.add(_payment_means(content))
         settlement.terms.add(PaymentTerms(due=content.due_on))
     tax = ApplicableTradeTax()
-    tax.calculated_amount = _money(content.tax_cents)
+    tax.calculated_amount = _money(content.tax_cents, content)
     tax.type_code = "VAT"
-    tax.basis_amount = _money(content.net_cents)
+    tax.basis_amount = _money(content.net_cents, content)
     tax.category_code = category(content)
     if category(content) in {"AE", "E"}:
         tax.exemption_reason = content.tax_note
@@ -127,13 +128,13 @@ def _settlement(settlement: Any, content: Content) -> None:
         settlement.invoice_referenced_document.issuer_assigned_id = content.refers_to
         settlement.invoice_referenced_document.issue_date_time = content.refers_to_issued_on
     sums = settlement.monetary_summation
-    sums.line_total = _money(content.net_cents)
-    sums.tax_basis_total = _money(content.net_cents)
-    sums.tax_total = (_money(content.tax_cents), content.currency)
-    sums.grand_total = _money(content.total_cents)
+    sums.line_total = _money(content.net_cents, content)
+    sums.tax_basis_total = _money(content.net_cents, content)
+    sums.tax_total = (_money(content.tax_cents, content), content.currency)
+    sums.grand_total = _money(content.total_cents, content)
     if content.applied_cents:
-        sums.prepaid_total = _money(content.applied_cents)
-    sums.due_amount = _money(content.due_cents)
+        sums.prepaid_total = _money(content.applied_cents, content)
+    sums.due_amount = _money(content.due_cents, content)
 
 
 def _payment_means(content: Content) -> PaymentMeans:
@@ -148,8 +149,8 @@ def _payment_means(content: Content) -> PaymentMeans:
     return means
 
 
-def _money(cents: int) -> Decimal:
-    return Decimal(cents).scaleb(-2)
+def _money(cents: int, content: Content) -> Decimal:
+    return decimal_of_minor(cents, content.currency)
 
 
 def _percent(content: Content) -> Decimal:

@@ -8,6 +8,7 @@ from babel import Locale
 
 from billing.invoices.content import Content, Party, Usage
 from billing.invoices.documents import money_text
+from billing.pricing import amounts
 
 #: Rows of the appendix on a page; the CSV and the JSON have all.
 MOST_USAGE_ROWS = 500
@@ -91,14 +92,15 @@ def _notice(content: Content) -> str:
 
 
 def _lines(content: Content) -> tuple[Row, ...]:
+    currency = content.currency
     return tuple(
         Row(
             cells=(
                 str(position),
                 line.description,
                 "" if line.quantity is None else money_text.count(line.quantity),
-                "" if line.unit_price_pico is None else money_text.price(line.unit_price_pico, line.unit),
-                money_text.cents(line.amount_cents),
+                "" if line.unit_price_pico is None else money_text.price(line.unit_price_pico, line.unit, currency),
+                money_text.amount(line.amount_cents, currency),
             )
         )
         for position, line in enumerate(content.lines, 1)
@@ -107,18 +109,19 @@ def _lines(content: Content) -> tuple[Row, ...]:
 
 def _totals(content: Content) -> tuple[Row, ...]:
     currency = content.currency
+    tax = money_text.with_currency(content.tax_cents, currency)
     rows = [
-        Row(cells=("Net", money_text.cents(content.net_cents, currency))),
-        Row(cells=(f"Tax {money_text.percent(content.tax_rate_bp)}", money_text.cents(content.tax_cents, currency))),
+        Row(cells=("Net", money_text.with_currency(content.net_cents, currency))),
+        Row(cells=(f"Tax {money_text.percent(content.tax_rate_bp)}", tax)),
         Row(
-            cells=("Total", money_text.cents(content.total_cents, currency)),
+            cells=("Total", money_text.with_currency(content.total_cents, currency)),
             strong=not content.applied,
         ),
     ]
     for each in content.applied:
-        rows.append(Row(cells=(each.text, money_text.cents(-each.cents, currency))))
+        rows.append(Row(cells=(each.text, money_text.with_currency(-each.cents, currency))))
     if content.applied:
-        rows.append(Row(cells=("Due", money_text.cents(content.due_cents, currency)), strong=True))
+        rows.append(Row(cells=("Due", money_text.with_currency(content.due_cents, currency)), strong=True))
     return tuple(rows)
 
 
@@ -127,16 +130,20 @@ def _notes(content: Content) -> tuple[str, ...]:
     if content.kind == "invoice":
         notes.append(_payment(content))
     rounded = (
-        f"Each line is rounded to the cent, half to even. Exactly, the lines sum to "
-        f"{money_text.exact(content.exact_pico)} {content.currency}."
+        f"Each line is rounded to {_smallest(content.currency)}, half to even. Exactly, the lines sum to "
+        f"{amounts.units(content.exact_pico, content.currency)} {content.currency}."
     )
     return tuple(filter(None, (*notes, rounded)))
+
+
+def _smallest(currency: str) -> str:
+    return "the cent" if amounts.digits(currency) == 2 else f"{amounts.of_minor(1, currency)} {currency}"
 
 
 def _payment(content: Content) -> str:
     if content.due_cents <= 0:
         return "Nothing is to be paid."
-    amount = money_text.cents(content.due_cents, content.currency)
+    amount = money_text.with_currency(content.due_cents, content.currency)
     bic = f"BIC {content.bank.bic}" if content.bank.bic else ""
     account = ", ".join(filter(None, (content.bank.name, _iban(content.bank.iban), bic)))
     where = f" to {account}" if account else ""
@@ -157,9 +164,9 @@ def _footer(content: Content) -> tuple[str, ...]:
 def _usage(content: Content) -> tuple[tuple[Row, ...], str]:
     if content.usage is None:
         return (), "The requests of this month are no longer kept, so their usage cannot be listed by key."
-    found = content.usage
+    found, currency = content.usage, content.currency
     if len(found) <= MOST_USAGE_ROWS:
-        return tuple(map(_usage_row, found)), ""
+        return tuple(_usage_row(each, currency) for each in found), ""
     largest = set(sorted(range(len(found)), key=lambda place: -found[place].amount_pico)[:MOST_USAGE_ROWS])
     shown = [each for place, each in enumerate(found) if place in largest]
     rest = [each for place, each in enumerate(found) if place not in largest]
@@ -174,10 +181,10 @@ def _usage(content: Content) -> tuple[tuple[Row, ...], str]:
         amount_pico=sum(each.amount_pico for each in rest),
     )
     note = f"The {MOST_USAGE_ROWS} rows with the largest amounts; the CSV and JSON documents have all {len(found)}."
-    return (*map(_usage_row, shown), _usage_row(total)), note
+    return tuple(_usage_row(each, currency) for each in (*shown, total)), note
 
 
-def _usage_row(each: Usage) -> Row:
+def _usage_row(each: Usage, currency: str) -> Row:
     return Row(
         cells=(
             each.project,
@@ -187,6 +194,6 @@ def _usage_row(each: Usage) -> Row:
             money_text.count(each.prompt_tokens),
             money_text.count(each.cached_prompt_tokens),
             money_text.count(each.completion_tokens),
-            money_text.exact(each.amount_pico),
+            amounts.units(each.amount_pico, currency),
         )
     )

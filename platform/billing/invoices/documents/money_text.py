@@ -5,16 +5,14 @@ from __future__ import annotations
 from billing.pricing import amounts
 
 
-def cents(value: int, currency: str = "") -> str:
+def amount(cents: int, currency: str) -> str:
+    """Return an amount in its currency's minor units as ``-1,234.50``."""
+    return f"{amounts.decimal_of_minor(cents, currency):,f}"
+
+
+def with_currency(cents: int, currency: str) -> str:
     """Return an amount as ``-1,234.50 EUR``."""
-    sign = "-" if value < 0 else ""
-    whole, rest = divmod(abs(value), 100)
-    return f"{sign}{whole:,}.{rest:02} {currency}".rstrip()
-
-
-def exact(pico: int) -> str:
-    """Return an amount in full, with two decimals or more."""
-    return amounts.units(pico)
+    return f"{amount(cents, currency)} {currency}"
 
 
 def percent(rate_bp: int) -> str:
@@ -22,9 +20,11 @@ def percent(rate_bp: int) -> str:
     return f"{rate_bp / 100:.2f}".rstrip("0").rstrip(".") + " %"
 
 
-def price(pico: int, unit: str) -> str:
+def price(pico: int, unit: str, currency: str) -> str:
     """Return a price as it is agreed: for a million tokens, or for one request."""
-    return f"{amounts.units(pico * 10**6)} / M" if unit == "token" else f"{amounts.units(pico)} each"
+    return (
+        f"{amounts.units(pico * 10**6, currency)} / M" if unit == "token" else f"{amounts.units(pico, currency)} each"
+    )
 
 
 def count(value: int) -> str:

@@ -76,14 +76,17 @@ def show(tenant: str, as_json: bool) -> None:
         found = find_tenant(tenant)
         has = balance.of(found.id)
         pending = [_pending_row(each, tenant) for each in credits.pending(found)]
-        rows = [(units(has.prepaid_pico), "prepaid")]
-        rows += [(units(each.left_pico), f"until {each.expires_at:%Y-%m-%d %H:%M} UTC") for each in has.promotions]
+        rows = [(units(has.prepaid_pico, found.currency), "prepaid")]
+        rows += [
+            (units(each.left_pico, found.currency), f"until {each.expires_at:%Y-%m-%d %H:%M} UTC")
+            for each in has.promotions
+        ]
         if as_json:
             parts = [{"left": amount, "of": of} for amount, of in rows]
-            total = {"tenant": tenant, "currency": found.currency, "total": units(has.total_pico)}
+            total = {"tenant": tenant, "currency": found.currency, "total": units(has.total_pico, found.currency)}
             print(json.dumps({**total, "parts": parts, "pending": pending}, indent=2))
             return
-        print(f"{units(has.total_pico)} {found.currency}")
+        print(f"{units(has.total_pico, found.currency)} {found.currency}")
         print(table(("LEFT", "OF"), rows))
         _print_pending(pending)
 
@@ -102,7 +105,7 @@ def list_entries(tenant: str, as_json: bool) -> None:
             (
                 f"{each.created_at:%Y-%m-%d %H:%M}",
                 each.kind,
-                units(int(each.amount_pico)),
+                units(int(each.amount_pico), each.currency),
                 each.currency,
                 each.closing.name if each.closing else "",
                 each.request.reason if each.request else "",
@@ -245,7 +248,7 @@ def _print_total(tenant: str) -> None:
     from tenants.registry import find_tenant
 
     found = find_tenant(tenant)
-    print(f"{tenant} has {units(balance.of(found.id).total_pico)} {found.currency} of credit.")
+    print(f"{tenant} has {units(balance.of(found.id).total_pico, found.currency)} {found.currency} of credit.")
 
 
 def _pending_row(request: Any, tenant: str) -> dict[str, str]:
@@ -255,7 +258,7 @@ def _pending_row(request: Any, tenant: str) -> dict[str, str]:
         "request": str(request.id),
         "tenant": tenant,
         "kind": request.kind,
-        "amount": f"{units(int(request.amount_pico))} {request.currency}",
+        "amount": f"{units(int(request.amount_pico), request.currency)} {request.currency}",
         "reason": request.reason,
         "by": request.requested_by,
     }

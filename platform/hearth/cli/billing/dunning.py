@@ -90,7 +90,11 @@ def run() -> None:
 @click.option("--notice", metavar="DAYS")
 @click.option("--suspension", metavar="DAYS")
 @click.option(
-    "--least-open", "least", type=int, metavar="CENTS", help="An invoice of which less is open is left alone."
+    "--least-open",
+    "least",
+    type=int,
+    metavar="CENTS",
+    help="An invoice of which less is open is left alone.",
 )
 @click.option("--remove", is_flag=True, help="Remove the tenant's own policy, so that it has its issuer's.")
 def policy(issuer: str | None, tenant: str | None, least: int | None, remove: bool, **given: str | None) -> None:
@@ -187,7 +191,9 @@ def _days(name: str, text: str) -> int | None:
 
 
 def _cells(case: Case) -> tuple[str, ...]:
-    amount = f"{case.open_cents // 100}.{case.open_cents % 100:02} {case.invoice.currency}"
+    from billing.pricing.amounts import of_minor
+
+    amount = f"{of_minor(case.open_cents, case.invoice.currency)} {case.invoice.currency}"
     held = "" if case.hold is None else f"{case.hold.reason}{f' (until {case.hold.until})' if case.hold.until else ''}"
     since = "" if case.suspends_since is None else f"{case.suspends_since:%Y-%m-%d %H:%M}"
     return (

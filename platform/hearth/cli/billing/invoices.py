@@ -109,13 +109,14 @@ def mirror(month_name: tuple[int, int], tenant: str, issued_on: datetime, due_on
 
     It gets no number and no documents of Hearth. Its net amount must be what the closed month's lines sum to.
     """
-    total, tax = _cents("--total", texts["total"]), _cents("--tax", texts["tax"])
     with _changing():
         from billing.invoices import mirroring
         from billing.reports.statements import Month
         from tenants.registry import find_tenant
 
         month = Month(tenant=find_tenant(tenant), year=month_name[0], month=month_name[1])
+        currency = month.tenant.currency
+        total, tax = _cents("--total", texts["total"], currency), _cents("--tax", texts["tax"], currency)
         external = mirroring.External(
             external_id=texts["external_id"],
             number=texts["number"],
@@ -160,9 +161,11 @@ def show(number: str, as_json: bool) -> None:
 
         found = registry.find(number)
         documents = list(found.documents.order_by("kind").values_list("kind", "size_bytes", "sha256"))
-        lines = [(each.description, _money(each.amount_cents)) for each in found.lines.order_by("position")]
+        lines = [
+            (each.description, _money(each.amount_cents, found.currency)) for each in found.lines.order_by("position")
+        ]
         payments = [
-            (each.paid_on.isoformat(), _money(each.amount_cents), each.reference)
+            (each.paid_on.isoformat(), _money(each.amount_cents, found.currency), each.reference)
             for each in found.payments.order_by("id")
         ]
         cells = _cells(found)
@@ -196,14 +199,15 @@ def send(number: str) -> None:
 @click.option("--amount", metavar="AMOUNT", help="Such as 12.50. Default: all that is open.")
 def pay(number: str, reference: str, paid_on: datetime, amount: str | None) -> None:
     """Record a payment of the invoice NUMBER."""
-    cents = None if amount is None else _cents("--amount", amount)
     with _changing() as steps:
         found = _find(number)
+        cents = None if amount is None else _cents("--amount", amount, found.currency)
         payment, new = steps.pay(_actor(), found, reference=reference, paid_on=paid_on.date(), amount_cents=cents)
         found.refresh_from_db()
         rest = _open(found)
     done = "Recorded" if new else "Recorded already"
-    print(f"{done}: {_money(payment.amount_cents)} {found.currency} for {found.number}. Open: {rest} {found.currency}.")
+    paid = _money(payment.amount_cents, found.currency)
+    print(f"{done}: {paid} {found.currency} for {found.number}. Open: {rest} {found.currency}.")
 
 
 @invoice.command("void")
@@ -260,7 +264,7 @@ def _find(number: str) -> Invoice:
 def _open(found: Invoice) -> str:
     from billing.invoices import registry
 
-    return _money(registry.open_cents(found))
+    return _money(registry.open_cents(found), found.currency)
 
 
 def _cells(found: Invoice) -> tuple[str, ...]:
@@ -282,25 +286,23 @@ def _cells(found: Invoice) -> tuple[str, ...]:
 
 
 def _total(found: Invoice) -> str:
-    return f"{_money(found.total_cents)} {found.currency}"
+    return f"{_money(found.total_cents, found.currency)} {found.currency}"
 
 
-def _money(cents: int) -> str:
+def _money(cents: int, currency: str) -> str:
     from billing.invoices.documents import money_text
 
-    return money_text.cents(cents)
+    return money_text.amount(cents, currency)
 
 
-def _cents(option: str, text: str) -> int:
-    from decimal import Decimal, InvalidOperation
+def _cents(option: str, text: str, currency: str) -> int:
+    from billing.pricing import amounts
 
     try:
-        cents = Decimal(text).scaleb(2)
-        if cents == int(cents) and len(text) < 20:
-            return int(cents)
-    except (InvalidOperation, OverflowError, ValueError):
-        pass
-    raise click.UsageError(f"{option} {text!r} is no amount; use one such as 12.50.")
+        return amounts.to_minor(text if len(text) < 20 else "", currency)
+    except ValueError:
+        use = f"{option} {text!r} is no amount in {currency}; use one such as {amounts.example(currency)}."
+        raise click.UsageError(use) from None
 
 
 def _write(data: bytes, path: Path) -> None:

@@ -40,7 +40,7 @@ def verify(context: click.Context, since: dt.datetime | None, as_json: bool) -> 
         if as_json:
             print(json.dumps(asdict(found) | {"is_right": found.is_right}, indent=2, default=str))
         else:
-            rows = [(each.kind, each.currency, units(each.amount_pico)) for each in found.balances]
+            rows = [(each.kind, each.currency, units(each.amount_pico, each.currency)) for each in found.balances]
             print(table(("KIND", "CURRENCY", "BALANCE"), rows))
             for check in found.checks:
                 print(f"{'differs' if check.differences else 'ok':8} {check.about}")

@@ -136,4 +136,4 @@ def _cells(standing: Standing) -> tuple[str, ...]:
 def _amount(closed: Any) -> str:
     from billing.pricing import amounts
 
-    return f"{amounts.units(int(closed.amount_pico))} {closed.currency}"
+    return f"{amounts.units(int(closed.amount_pico), closed.currency)} {closed.currency}"

@@ -89,7 +89,7 @@ def list_lines(state: str, as_json: bool) -> None:
 def assign(line: UUID, number: str, amount: str | None) -> None:
     """Pay the invoice NUMBER from LINE, or from what is left of it."""
     with _changing("Nothing was changed") as assignment:
-        cents = None if amount is None else _cents(amount)
+        cents = None if amount is None else _cents(amount, assignment.find(line).currency)
         found = assignment.assign(_actor(), line, number, amount_cents=cents)
     print(f"{found.bank_reference} is {found.state}. Left: {_money(found.rest_cents, found.currency)}.")
 
@@ -163,7 +163,7 @@ def _document(report: Report) -> dict[str, Any]:
         "lines": [
             {
                 "reference": each.entry.bank_reference,
-                "amount": _units(each.entry.amount_cents),
+                "amount": _units(each.entry.amount_cents, each.entry.currency),
                 "currency": each.entry.currency,
                 "outcome": each.outcome,
                 "invoices": list(each.invoices),
@@ -187,7 +187,7 @@ def _cells(line: BankLine) -> tuple[str, ...]:
         str(line.id),
         line.booked_on.isoformat(),
         _money(line.amount_cents, line.currency),
-        _units(line.rest_cents),
+        _units(line.rest_cents, line.currency),
         line.state,
         line.payer,
         line.remittance,
@@ -196,14 +196,16 @@ def _cells(line: BankLine) -> tuple[str, ...]:
 
 
 def _money(cents: int, currency: str) -> str:
-    return f"{_units(cents)} {currency}"
+    return f"{_units(cents, currency)} {currency}"
 
 
-def _units(cents: int) -> str:
-    return f"{'-' if cents < 0 else ''}{abs(cents) // 100}.{abs(cents) % 100:02}"
+def _units(cents: int, currency: str) -> str:
+    from billing.pricing import amounts
+
+    return amounts.of_minor(cents, currency)
 
 
-def _cents(text: str) -> int:
+def _cents(text: str, currency: str) -> int:
     from billing.payments import bank_statement
 
-    return bank_statement.cents("--amount", text)
+    return bank_statement.cents("--amount", text, currency)

@@ -121,7 +121,7 @@ def _cells(each: Listed) -> tuple[str, ...]:
         each.state,
         f"{row.starts_at:%Y-%m-%d %H:%M}",
         f"{each.ends_at:%Y-%m-%d %H:%M}" if each.ends_at else "-",
-        f"{amounts.units(row.slot_hour_pico)} {row.currency}",
+        f"{amounts.units(row.slot_hour_pico, row.currency)} {row.currency}",
         str(row.tokens_per_slot_hour),
         "-" if each.available is None else f"{each.available:.3%}",
     )

@@ -64,6 +64,6 @@ def _cells(slug: str, found: SavingsStatement, row: Row) -> tuple[str, ...]:
         row.cache,
         "" if row.requests is None else str(row.requests),
         str(row.tokens),
-        f"{amounts.units(row.pico)} {found.currency}",
+        f"{amounts.units(row.pico, found.currency)} {found.currency}",
         f"{seconds}{row.engine_time_is}",
     )

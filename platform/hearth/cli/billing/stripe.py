@@ -225,4 +225,4 @@ def _actor() -> Any:
 def _money(cents: int, currency: str) -> str:
     from billing.invoices.documents import money_text
 
-    return f"{money_text.cents(cents)} {currency}"
+    return money_text.with_currency(cents, currency)

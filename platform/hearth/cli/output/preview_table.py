@@ -16,7 +16,8 @@ def cells(found: Preview) -> tuple[str, ...]:
     from billing.pricing import amounts
 
     def money(pico: int) -> str:
-        return f"{amounts.units(pico)} {found.was.currency if found.was else ''}".rstrip()
+        currency = found.was.currency if found.was else ""
+        return f"{amounts.units(pico, currency)} {currency}".rstrip()
 
     slug, month = found.month.tenant.slug, found.month.name
     if found.was is None or found.would_be is None:

@@ -129,7 +129,7 @@ class NewCreditSerializer(serializers.Serializer[Any]):
         required=False,
         min_value=-credits.LARGEST_PICO,
         max_value=credits.LARGEST_PICO,
-        help_text="Above 0; a correction's may be negative; a reversal has none. Top-ups and refunds in whole cents.",
+        help_text="Above 0; a correction's may be negative; a reversal has none. Top-ups, refunds: whole cents or yen.",
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text="Of a promotion.")
     reason = serializers.CharField(

@@ -96,7 +96,7 @@ class DunningPolicySerializer(serializers.Serializer[Policy]):
     suspension_days = serializers.IntegerField(min_value=1, max_value=LONGEST_DAYS, allow_null=True, required=False)
     least_open_cents = serializers.IntegerField(
         min_value=1, max_value=policy.LARGEST_CENTS, required=False,
-        help_text="An invoice of which less is open is left alone.",
+        help_text="An invoice of which less is open is left alone; in minor units of its currency.",
     )  # fmt: skip
 
 

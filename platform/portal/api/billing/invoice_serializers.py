@@ -37,7 +37,9 @@ class InvoiceSerializer(serializers.Serializer[Invoice]):
     month = serializers.CharField(source="period", read_only=True, help_text="As YYYY-MM.")
     state = serializers.SerializerMethodField()
     currency = serializers.CharField(read_only=True)
-    net_cents = serializers.IntegerField(read_only=True, help_text="The sum of its lines.")
+    net_cents = serializers.IntegerField(
+        read_only=True, help_text="The sum of its lines, in minor units: 1234 is 12.34 EUR, 1234 JPY."
+    )
     tax_cents = serializers.IntegerField(read_only=True)
     total_cents = serializers.IntegerField(read_only=True)
     applied_cents = serializers.IntegerField(
@@ -162,7 +164,11 @@ class PaySerializer(serializers.Serializer[Any]):
     )
     paid_on = serializers.DateField()
     amount_cents = serializers.IntegerField(
-        min_value=1, max_value=10**15, default=None, allow_null=True, help_text="Default: all that is open."
+        min_value=1,
+        max_value=10**15,
+        default=None,
+        allow_null=True,
+        help_text="In the currency's minor units. Default: all that is open.",
     )
 
 

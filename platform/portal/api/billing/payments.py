@@ -76,7 +76,7 @@ class AssignLineSerializer(serializers.Serializer[Any]):
     invoice = serializers.CharField(max_length=64, help_text="Number or id of an invoice.")
     amount_cents = serializers.IntegerField(
         min_value=1, max_value=LARGEST_CENTS, required=False, allow_null=True, default=None,
-        help_text="Default: what is open, at most what is left of the line.",
+        help_text="In the currency's minor units. Default: what is open, at most what is left of the line.",
     )  # fmt: skip
 
 

@@ -33,7 +33,9 @@ class LineSerializer(serializers.Serializer[statements.Line]):
     quantity = serializers.IntegerField(read_only=True)
     unit_price_pico = serializers.IntegerField(read_only=True)
     amount_pico = serializers.IntegerField(read_only=True)
-    amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
+    amount_cents = serializers.IntegerField(
+        read_only=True, help_text="In the currency's minor units, rounded once, half to even."
+    )
     adjusts_month = serializers.CharField(
         read_only=True,
         allow_null=True,
@@ -54,7 +56,9 @@ class TermsLineSerializer(serializers.Serializer[TermsLine]):
     text = serializers.CharField(read_only=True)
     tokens = serializers.IntegerField(read_only=True, allow_null=True, help_text="For how many; null: not by tokens.")
     amount_pico = serializers.IntegerField(read_only=True, help_text="Negative: less is due.")
-    amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
+    amount_cents = serializers.IntegerField(
+        read_only=True, help_text="In the currency's minor units, rounded once, half to even."
+    )
 
 
 class SavingsSerializer(serializers.Serializer[statements.Savings]):

@@ -142,7 +142,7 @@ def _line(line: Line, currency: str) -> LineDisplay:
     sign = money.sign_of(currency)
     per_token = line.unit == "token"
     price = (
-        f"{sign}{money.per_million(line.unit_price_pico)} / M"
+        f"{sign}{money.per_million(line.unit_price_pico, currency)} / M"
         if per_token
         else f"{money.shown(line.unit_price_pico, currency)} each"
     )
@@ -170,4 +170,4 @@ def _terms(line: TermsLine, found: Statement) -> TermsDisplay:
 
 
 def _cents(cents: int, currency: str) -> str:
-    return money.shown(cents * money.CENT_PICO, currency)
+    return money.of_minor(cents, currency)

@@ -22,7 +22,7 @@ def csv_rows(entries: Iterable[CreditEntry]) -> Iterator[tuple[str, ...]]:
             each.created_at.isoformat(),
             each.kind,
             str(each.amount_pico),
-            amounts.units(int(each.amount_pico)),
+            amounts.units(int(each.amount_pico), each.currency),
             each.currency,
             str(each.promotion_id or ""),
             cell(each.expires_at),

@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from billing.invoices import registry, states
 from billing.models import Invoice
-from billing.pricing.amounts import PICO_PER_CENT
 from portal.formats import money
 
 SHAPES = {"final": "busy", "sent": "busy", "paid": "ok", "overdue": "bad", "void": "off"}
@@ -50,4 +49,4 @@ def rows(invoices: Iterable[Invoice]) -> list[Row]:
 
 def cents(value: int, currency: str) -> str:
     """Write an amount in cents."""
-    return money.shown(value * PICO_PER_CENT, currency)
+    return money.of_minor(value, currency)

@@ -10,7 +10,6 @@ from django.utils import timezone
 from billing.invoices import registry, states
 from billing.models import Invoice
 from billing.pricing import amounts
-from billing.pricing.amounts import PICO_PER_CENT
 from portal.formats.csv_export import cell
 
 HEADER = (
@@ -30,12 +29,12 @@ def rows(invoices: Iterable[Invoice], slugs: Mapping[UUID, str]) -> Iterator[tup
             each.period,
             states.shown(each, today),
             each.currency,
-            *map(
-                _units,
-                (
+            *(
+                amounts.of_minor(cents, each.currency)
+                for cents in (
                     *(each.net_cents, each.tax_cents, each.total_cents, each.applied_cents),
                     *(registry.paid_cents(each), registry.open_cents(each)),
-                ),
+                )
             ),
             each.issued_on.isoformat(),
             each.due_on.isoformat(),
@@ -43,7 +42,3 @@ def rows(invoices: Iterable[Invoice], slugs: Mapping[UUID, str]) -> Iterator[tup
             each.replaces.number if each.replaces else "",
             note.number if note else "",
         )
-
-
-def _units(cents: int) -> str:
-    return amounts.units(cents * PICO_PER_CENT)

@@ -36,7 +36,7 @@ def _row(each: BillingMonth, *, for_operator: bool) -> tuple[str, ...]:
         "start": cell(each.starts_at),
         "end": cell(each.ends_at),
         "amount_pico": str(int(each.amount_pico)),
-        "amount": amounts.units(int(each.amount_pico)),
+        "amount": amounts.units(int(each.amount_pico), each.currency),
     }
     if not for_operator:
         found |= dict.fromkeys(_PEOPLE, "")

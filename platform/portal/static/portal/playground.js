@@ -66,9 +66,10 @@ const count = (number) => number.toLocaleString("en-US");
 const milliseconds = (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(1)} s` : `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`);
 
 function money(units, currency) {
+  const digits = new Intl.NumberFormat("en", { style: "currency", currency }).resolvedOptions().maximumFractionDigits;
   const sign = { USD: "$", EUR: "€", GBP: "£" }[currency] ?? `${currency} `;
   const size = Math.abs(units);
-  const shown = size === 0 || size >= 0.01 ? size.toFixed(2) : Number(size.toPrecision(3)).toFixed(12).replace(/0+$/, "");
+  const shown = size === 0 || size >= 10 ** -digits ? size.toFixed(digits) : Number(size.toPrecision(3)).toFixed(12).replace(/0+$/, "");
   return `${units < 0 ? "−" : ""}${sign}${shown}`;
 }
 

@@ -54,7 +54,7 @@ def test_a_wrong_amount_is_marked_and_posts_nothing(signed_in: SignIn, world: Wo
     for wrong, problem in (
         ({"amount": "ten"}, "Enter an amount such as 25 or 0.50"),
         ({"amount": "-1"}, "Use an amount above 0"),
-        ({"amount": "0.001"}, "Use whole cents"),
+        ({"amount": "0.001"}, "An amount in USD has at most 2 decimals"),
         ({"kind": "promotion"}, "Give a time in the next ten years"),
         ({"kind": "refund"}, "Say why; a refund needs it"),
         ({"kind": "refund", "reason": "all"}, "0.00 USD of prepaid credit are left"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal
 from uuid import UUID
 
 from django.contrib import messages
@@ -21,6 +20,7 @@ from billing.invoices.documents import render
 from billing.models import Invoice, Issuer
 from billing.months import overview
 from billing.months.overview import Standing
+from billing.pricing import amounts
 from billing.reports.statements import Month
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
@@ -33,7 +33,7 @@ from tenants.errors import NotFound
 MONTHS = 24
 #: Refusals that a message lists.
 NAMED = 5
-_AMOUNT = re.compile(r"[0-9]{1,12}([.,][0-9]{1,2})?")
+_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,4})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +157,9 @@ def _date(found: Invoice, text: str) -> date:
 def _cents(found: Invoice, text: str) -> int | None:
     if not text.strip():
         return None
-    if not _AMOUNT.fullmatch(text.strip()):
-        raise InvoiceRefused(found.number, f"{text!r} is no amount", "Use one such as 12.50.")
-    return int(Decimal(text.strip().replace(",", ".")) * 100)
+    written = text.strip().replace(",", ".")
+    try:
+        return amounts.to_minor(written if _AMOUNT.fullmatch(written) else "", found.currency)
+    except ValueError:
+        remedy = f"Use one such as {amounts.example(found.currency)}."
+        raise InvoiceRefused(found.number, f"{text!r} is no amount in {found.currency}", remedy) from None

@@ -64,7 +64,7 @@ def _change(request: HttpRequest, principal: Principal) -> None:
         raise BadQuery("file", "", "a file, or a line of the queue") from None
     if form.get("action") == "assign":
         text = form.get("amount", "").strip()
-        cents = bank_statement.cents("Amount", text) if text else None
+        cents = bank_statement.cents("Amount", text, assignment.find(line_id).currency) if text else None
         line = assignment.assign(principal.actor, line_id, form.get("invoice", "").strip(), amount_cents=cents)
         messages.success(request, f"{line.bank_reference} is assigned.")
     elif form.get("action") == "undo":
