@@ -37,8 +37,8 @@ _ROLLUPS = """
 """
 
 
-#: Books that are compared elsewhere.
-_OTHERS = (BookGap.Book.MONTHS, BookGap.Book.INVOICES)
+#: The books that are compared here.
+_BOOKS = (BookGap.Book.LEDGER, BookGap.Book.ROLLUPS, BookGap.Book.DAYS)
 
 
 def compare(now: datetime, since: datetime | None = None) -> int:
@@ -46,17 +46,17 @@ def compare(now: datetime, since: datetime | None = None) -> int:
 
     Returns how many sums were compared.
     """
-    first = partitions.month_of(since) if since is not None else _first(now)
+    first = partitions.month_of(since) if since is not None else first_month(now)
     whole = _whole_months()
     months = [month for month in whole if first <= month <= partitions.month_of(now)]
     compared = 0
     # Of a month that was retired in part nothing can be compared any more.
-    BookGap.objects.exclude(book__in=_OTHERS).exclude(month__in=[str(month) for month in whole]).delete()
+    BookGap.objects.filter(book__in=_BOOKS).exclude(month__in=[str(month) for month in whole]).delete()
     for month in months:
         sums, gaps = _compare(month)
         compared += sums
         with transaction.atomic():
-            BookGap.objects.filter(month=str(month)).exclude(book__in=_OTHERS).delete()
+            BookGap.objects.filter(month=str(month), book__in=_BOOKS).delete()
             BookGap.objects.bulk_create(gaps)
     return compared
 
@@ -68,7 +68,8 @@ def _whole_months() -> list[Month]:
     return sorted({each.month for each in partitions.existing()} - gone)
 
 
-def _first(now: datetime) -> Month:
+def first_month(now: datetime) -> Month:
+    """Return the first month that an hourly comparison reads."""
     month = partitions.month_of(now)
     return month.before(1) if now.day <= 3 else month
 
@@ -83,13 +84,13 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
         cursor.execute(_USAGE, ids)
         usage = {(tenant, currency): (int(pico), int(tokens)) for tenant, currency, pico, tokens in cursor.fetchall()}
         cursor.execute(_LEDGER, [f"usage:{each}" for each in ids])
-        ledger = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
+        posted = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
         cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
         rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}
         fine, daily = daily_rollups.compared(month.begin, month.next.begin)
-    keys = usage.keys() | ledger.keys()
+    keys = usage.keys() | posted.keys()
     tenants = {tenant for tenant, _ in usage} | rollups.keys()
-    gaps = [*_ledger_gaps(month, usage, ledger), *_rollup_gaps(month, _by_tenant(usage), rollups)]
+    gaps = [*_ledger_gaps(month, usage, posted), *_rollup_gaps(month, _by_tenant(usage), rollups)]
     if differing := list(_rollup_gaps(month, fine, daily, "daily roll-ups")):
         daily_rollups.forget(month.begin, month.next.begin)
     return len(keys) + len(tenants) + len(fine.keys() | daily.keys()), [*gaps, *differing]
@@ -98,9 +99,9 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
 _Usage = dict[tuple[UUID, str], tuple[int, int]]
 
 
-def _ledger_gaps(month: Month, usage: _Usage, ledger: dict[tuple[UUID, str], int]) -> Iterator[BookGap]:
-    for key in sorted(usage.keys() | ledger.keys(), key=str):
-        charged, posted = usage.get(key, (0, 0))[0], ledger.get(key, 0)
+def _ledger_gaps(month: Month, usage: _Usage, booked: dict[tuple[UUID, str], int]) -> Iterator[BookGap]:
+    for key in sorted(usage.keys() | booked.keys(), key=str):
+        charged, posted = usage.get(key, (0, 0))[0], booked.get(key, 0)
         if charged != posted:
             yield _gap(month, key[0], "ledger", key[1], usage_pico=charged, book_pico=posted)
 

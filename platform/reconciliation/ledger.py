@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from reconciliation import closed_months
+from reconciliation.models import BookGap
 from tenants.ids import first_id_at
 
 #: Differences that one check reports.
@@ -82,13 +83,15 @@ _CURRENCIES = """
 """
 _POSTED_TWICE = """
     SELECT tenant_id, request::text, 1, count(*) FROM (
-        SELECT tenant_id, unnest(usage_ids) AS request FROM billing_ledgertransaction WHERE kind = 'usage'
+        SELECT tenant_id, unnest(usage_ids) AS request FROM billing_ledgertransaction
+        WHERE kind = 'usage' AND source >= %(source)s
     ) AS posted WHERE request >= %(first)s GROUP BY tenant_id, request HAVING count(*) > 1
 """
 _NOT_POSTED = """
     SELECT used.tenant_id, used.id::text, used.amount_pico, 0 FROM billing_usagerecord AS used
     LEFT JOIN (
-        SELECT unnest(usage_ids) AS id FROM billing_ledgertransaction WHERE kind = 'usage'
+        SELECT unnest(usage_ids) AS id FROM billing_ledgertransaction
+        WHERE kind = 'usage' AND source >= %(source)s
     ) AS posted ON posted.id = used.id
     WHERE used.id >= %(first)s AND used.purpose = 'tenant' AND used.amount_pico > 0 AND posted.id IS NULL
 """
@@ -98,7 +101,8 @@ _POSTED_OTHERWISE = """
         SELECT each.id, each.tenant_id, each.source, sum(used.amount_pico) AS used
         FROM billing_ledgertransaction AS each, unnest(each.usage_ids) AS request
         LEFT JOIN billing_usagerecord AS used ON used.id = request AND used.id >= %(first)s
-        WHERE each.kind = 'usage' GROUP BY each.id HAVING count(used.id) = cardinality(each.usage_ids)
+        WHERE each.kind = 'usage' AND each.source >= %(source)s
+        GROUP BY each.id HAVING count(used.id) = cardinality(each.usage_ids)
     ) AS posting
     LEFT JOIN (
         billing_ledgerentry AS entry
@@ -148,6 +152,7 @@ _CHECKS = (
     ("not-below-zero", "No part of a tenant's credit is below zero.", _BELOW_ZERO),
     ("returned", "Reopening a month gave back the credit that had paid for it.", _REOPENED),
 )
+CHECKS: tuple[str, ...] = tuple(name for name, _, _ in _CHECKS)
 _BALANCES = """
     SELECT account.kind, account.currency, sum(entry.amount_pico) FROM billing_ledgerentry AS entry
     JOIN billing_ledgeraccount AS account ON account.id = entry.account_id
@@ -157,15 +162,12 @@ _BALANCES = """
 
 def verify(since: datetime | None = None) -> Verification:
     """Verify the whole ledger; requests, and months, only from ``since`` on. Changes nothing."""
-    values = {"first": first_id_at(since or EVER), "most": MOST_DIFFERENCES}
     alone = not connection.in_atomic_block
     with transaction.atomic(), connection.cursor() as cursor:
         if alone:
             # What is posted meanwhile is in all answers or in none.
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        checks = [
-            Check(name=name, about=about, differences=_differences(cursor, sql, values)) for name, about, sql in _CHECKS
-        ]
+        checks = _checks(cursor, since or EVER)
         checks.append(
             Check(
                 name="closed-months",
@@ -180,6 +182,40 @@ def verify(since: datetime | None = None) -> Verification:
         cursor.execute("SELECT count(*) FROM billing_ledgertransaction")
         [postings] = cursor.fetchone()
     return Verification(postings=postings, checks=tuple(checks), balances=balances)
+
+
+def compare(now: datetime, since: datetime) -> None:
+    """Verify what the hourly comparison can afford: requests from ``since`` on; replace the gaps that it found before.
+
+    Closed months have a comparison of their own.
+    """
+    alone = not connection.in_atomic_block
+    with transaction.atomic(), connection.cursor() as cursor:
+        if alone:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        checks = _checks(cursor, since)
+    first = {(each.tenant_id, check.name): each for check in checks for each in reversed(check.differences)}
+    with transaction.atomic():
+        BookGap.objects.filter(book__in=CHECKS).delete()
+        BookGap.objects.bulk_create(
+            BookGap(
+                tenant_id=tenant_id,
+                month=f"{now:%Y-%m}",
+                book=name,
+                usage_pico=each.expected,
+                book_pico=each.found,
+            )
+            for (tenant_id, name), each in first.items()
+        )
+
+
+def _checks(cursor: Any, since: datetime) -> list[Check]:
+    """Run all checks of single postings. A posting has the requests of one quarter of an hour, so of one month."""
+    month = since.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    values = {"first": first_id_at(since), "source": f"usage:{first_id_at(month)}", "most": MOST_DIFFERENCES}
+    return [
+        Check(name=name, about=about, differences=_differences(cursor, sql, values)) for name, about, sql in _CHECKS
+    ]
 
 
 def _differences(cursor: Any, sql: str, values: dict[str, Any]) -> tuple[Difference, ...]:

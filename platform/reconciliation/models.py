@@ -53,6 +53,9 @@ class BookGap(models.Model):
 
     Or one whose frozen lines do not equal the postings on its statement: then ``usage_pico`` is what these sum to, and
     the month is in the tenant's time zone. Or one whose invoice differs from the ledger or its closed month.
+
+    Or the month in which a check of the ledger found that something of a tenant is not as it should be
+    (``usage_pico``): the first thing that differs, as the command ``hearth ledger verify`` lists all.
     """
 
     class Book(models.TextChoices):
@@ -61,6 +64,17 @@ class BookGap(models.Model):
         DAYS = "daily roll-ups"
         MONTHS = "closed month"
         INVOICES = "invoice"
+        #: What ``hearth ledger verify`` checks, one for each of its checks.
+        BALANCED = "balanced"
+        OWN_ACCOUNTS = "own-accounts"
+        ONE_CURRENCY = "one-currency"
+        POSTED_ONCE = "posted-once"
+        ALL_POSTED = "all-posted"
+        AS_CHARGED = "as-charged"
+        CREDIT_POSTED = "credit-posted"
+        UNUSED_CREDIT = "unused-credit"
+        NOT_BELOW_ZERO = "not-below-zero"
+        RETURNED = "returned"
 
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from reconciliation import books, boots, closed_months, invoices
+from reconciliation import books, boots, closed_months, invoices, ledger
 from reconciliation.models import BookGap, BootResult, Comparison
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ def _finish(begun: Comparison, settle: dt.timedelta, since: dt.datetime | None) 
     begun.boots = boots.compare(settle=settle, since=since)
     now = timezone.now()
     begun.books = books.compare(now, since) + closed_months.compare(now, since) + invoices.compare(now, since)
+    ledger.compare(now, since or books.first_month(now).begin)
     gaps = list(BootResult.objects.filter(state=BootResult.State.GAP).values_list("gap_tokens", flat=True))
     begun.boot_gaps, begun.gap_tokens = len(gaps), sum(map(abs, gaps))
     begun.lost_tokens = BootResult.objects.aggregate(total=Sum("lost_tokens", default=0))["total"]

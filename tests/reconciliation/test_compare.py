@@ -166,8 +166,9 @@ def test_usage_ledger_and_rollups_of_a_month_are_equal_to_the_pico(boot: EngineB
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE billing_ledgerentry DISABLE TRIGGER USER")
     LedgerEntry.objects.filter(account__kind="receivable").update(amount_pico=1)
-    assert run.compare().book_gaps == 2
-    ledger, rollups = BookGap.objects.order_by("book")
+    run.compare()
+    ledger, rollups = BookGap.objects.filter(book__in=("ledger", "roll-ups")).order_by("book")
+    assert BookGap.objects.filter(book="balanced").exists()
     assert (int(ledger.book_pico), rollups.usage_tokens, rollups.book_tokens) == (1, 47, 48)
     assert {each.tenant_id for each in (ledger, rollups)} == {ACME}
 

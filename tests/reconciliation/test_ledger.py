@@ -15,6 +15,8 @@ from billing.months import closing, reopening
 from billing.pricing.prices import DEMO_RATES
 from billing.reports.statements import Month
 from reconciliation import ledger
+from reconciliation.models import BookGap
+from reconciliation.run import compare
 from tenants.audit import Actor
 from tenants.ids import TenantId
 from tenants.models import Tenant
@@ -137,3 +139,25 @@ def test_requests_before_a_moment_can_be_left_out(acme: Tenant) -> None:
     since = MIDDLE + timedelta(days=20)
     [check] = [each for each in ledger.verify(since).checks if each.differences]
     assert (check.name, len(check.differences)) == ("all-posted", 1)
+
+
+def test_the_hourly_comparison_finds_what_the_command_finds_and_forgets_it_when_it_is_mended(acme: Tenant) -> None:
+    since = MIDDLE.replace(day=1)
+    ledger.compare(MIDDLE, since)
+    assert not BookGap.objects.exists()
+    tamper("billing_creditentry", "UPDATE billing_creditentry SET amount_pico = amount_pico + 5 WHERE kind = 'top_up'")
+    ledger.compare(MIDDLE, since)
+    gaps = BookGap.objects.order_by("book").values_list("tenant_id", "month", "book", "usage_pico", "book_pico")
+    ten = 10 * 10**12
+    assert [(*of, int(usage), int(book)) for *of, usage, book in gaps] == [
+        (acme.id, "2026-03", "credit-posted", ten + 5, ten),
+        (acme.id, "2026-03", "unused-credit", 6 * 10**12 + 5, 6 * 10**12),
+    ]
+    assert compare().book_gaps >= 2  # the alert counts them
+    tamper("billing_creditentry", "UPDATE billing_creditentry SET amount_pico = amount_pico - 5 WHERE kind = 'top_up'")
+    compare()
+    assert not BookGap.objects.filter(book__in=ledger.CHECKS).exists()
+
+
+def test_the_checks_have_the_names_that_gaps_may_have() -> None:
+    assert set(ledger.CHECKS) < set(BookGap.Book.values)

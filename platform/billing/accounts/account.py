@@ -24,12 +24,16 @@ from billing.models.accounts import (
     MOST_EMAILS,
     WHOLE_BASIS_POINTS,
 )
+from billing.pricing import prices
 from reserved_capacity.models import CapacityReservation
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import PLATFORM_SLUG, new_id
 from tenants.models import Budget, Tenant
+
+#: Models that a text names.
+NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ def change(
 
     Raises BadName for a value that is not valid, NotAllowed for a currency that is fixed.
     """
+    if currency is not None:
+        prices.exclude_batches()  # one that is being stored charges in the currency until now; before the tenant's lock
     locked = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     if locked.slug == PLATFORM_SLUG:
         raise NotAllowed("tenant", locked.slug, "the platform's own, which has no bills")
@@ -120,6 +126,19 @@ def change(
     return of(locked)
 
 
+def price_notice(tenant: Tenant) -> str:
+    """Return what is to be done because of models without a price in the tenant's currency; empty: nothing."""
+    current = Tenant.objects.get(id=tenant.id)
+    names, currency = prices.missing(current), current.currency
+    if not names:
+        return ""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        f"{', '.join(names[:NAMED])}{more} {'have' if len(names) > 1 else 'has'} no price in {currency}: what they run "
+        f"is not charged. Import prices with {tenant.slug} in the column tenant."
+    )
+
+
 def erase(tenant: Tenant) -> int:
     """Empty what may be personal data; return how many accounts had some. Invoices keep what they were issued with."""
     empty = {name: [] if isinstance(getattr(Details(), name), tuple) else "" for name in PERSONAL}
@@ -134,7 +153,7 @@ def _details(row: BillingAccount) -> Details:
 def _set_currency(before: Account, locked: Tenant, currency: str) -> None:
     if currency not in codes.currencies():
         raise BadName("currency", currency, "the ISO 4217 code of a currency in use, such as EUR")
-    if before.currency_is_fixed:
+    if LedgerAccount.objects.filter(tenant_id=locked.id).exists():
         raise NotAllowed("currency", before.currency, "fixed, because the ledger has postings in it")
     others = {
         "a price book": PriceBook.objects.filter(tenant_id=locked.id),
@@ -146,6 +165,8 @@ def _set_currency(before: Account, locked: Tenant, currency: str) -> None:
         raise NotAllowed("currency", before.currency, f"that of {' and '.join(has)} of the tenant")
     Tenant.objects.filter(id=locked.id).update(currency=currency)
     locked.currency = currency
+    # Prices in another currency are not the tenant's: gateways read which those are.
+    policy_epoch.bump(models=True)
 
 
 def _set_mode(locked: Tenant, mode: str) -> None:

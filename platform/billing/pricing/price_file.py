@@ -145,7 +145,7 @@ def _set_all(
         owners = Tenant.objects.filter(id__in=[each.id for each in tenants.values()])
         list(owners.order_by("id").select_for_update(no_key=True))
         changes = [change for row in rows if (change := _set(actor, row, tenants.get(row.tenant), confirm)) is not None]
-        return changes, PriceTable(_versions(rows))
+        return changes, PriceTable(_versions(rows), prices.other_currencies())
 
 
 def _planned(rows: Sequence[Row], tenants: Mapping[str, Tenant], *, confirm: bool) -> tuple[list[Change], PriceTable]:
@@ -174,7 +174,7 @@ def _planned(rows: Sequence[Row], tenants: Mapping[str, Tenant], *, confirm: boo
         insort(own, version, key=attrgetter("effective_from"))
         changes.append(_change(row, before, moment))
     every = (version for versions in found.values() for version in versions)
-    return changes, PriceTable(sorted(every, key=attrgetter("effective_from")))
+    return changes, PriceTable(sorted(every, key=attrgetter("effective_from")), prices.other_currencies())
 
 
 def in_force() -> Iterator[tuple[str, ...]]:

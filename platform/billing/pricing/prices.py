@@ -9,7 +9,7 @@ A request accepted before its model had a price waits, and is charged the first 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import cast
@@ -49,8 +49,12 @@ _LOCK = 0x7072696365
 class PriceTable:
     """The prices of some tenants and models, to rate many requests with one query."""
 
-    def __init__(self, versions: Iterable[PriceVersion]) -> None:
-        """``versions`` are sorted by ``effective_from``, with their books loaded."""
+    def __init__(self, versions: Iterable[PriceVersion], currencies: Mapping[UUID, str] | None = None) -> None:
+        """``versions`` are sorted by ``effective_from``, with their books loaded.
+
+        ``currencies``: of the tenants whose account is not in that of the platform's book: it has no prices for them.
+        """
+        self._currencies = currencies or {}
         self._prices: dict[tuple[UUID | None, str], list[Price]] = {}
         #: The first millisecond at which each price applies.
         self._since_ms: dict[tuple[UUID | None, str], list[int]] = {}
@@ -62,7 +66,7 @@ class PriceTable:
     def at(self, tenant_id: UUID, model_name: str, moment: datetime) -> Price | None:
         """Return the price in force at ``moment``, or None."""
         for owner in (tenant_id, None):
-            prices = self._prices.get((owner, model_name), [])
+            prices = self._payable(tenant_id, owner, model_name)
             position = bisect_right(prices, moment, key=_effective_from)
             if position:
                 return prices[position - 1]
@@ -71,7 +75,7 @@ class PriceTable:
     def scheduled(self, tenant_id: UUID, model_name: str, moment: datetime) -> list[Price]:
         """Return the prices after ``moment``: the tenant's own if it has any, then or now, else the platform's."""
         for owner in (tenant_id, None):
-            if prices := self._prices.get((owner, model_name), []):
+            if prices := self._payable(tenant_id, owner, model_name):
                 return prices[bisect_right(prices, moment, key=_effective_from) :]
         return []
 
@@ -79,6 +83,8 @@ class PriceTable:
         """Return the price of a request that runs now, as :meth:`charged` does."""
         for owner in (tenant_id, None):
             since_ms = self._since_ms.get((owner, model_name))
+            if owner is None and not self._payable(tenant_id, owner, model_name):
+                continue
             if since_ms is not None and (position := bisect_right(since_ms, milliseconds_of(request_id))):
                 return self._prices[owner, model_name][position - 1]
         return self.charged(tenant_id, model_name, created_at(request_id), timezone.now())
@@ -87,9 +93,16 @@ class PriceTable:
         """Return the price of a request accepted at ``moment``; None while no price is in force at ``now``."""
         if found := self.at(tenant_id, model_name, moment):
             return found
-        first = (self._prices.get((owner, model_name), [])[:1] for owner in (tenant_id, None))
+        first = (self._payable(tenant_id, owner, model_name)[:1] for owner in (tenant_id, None))
         in_force = [price for prices in first for price in prices if price.effective_from <= now]
         return min(in_force, key=_effective_from, default=None)
+
+    def _payable(self, tenant_id: UUID, owner: UUID | None, model_name: str) -> list[Price]:
+        """Return the prices of a book that a tenant can be charged: those in the currency of its account."""
+        found = self._prices.get((owner, model_name), [])
+        if found and owner is None and self._currencies.get(tenant_id, found[0].currency) != found[0].currency:
+            return []
+        return found
 
 
 def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTable:
@@ -100,12 +113,18 @@ def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTa
         .select_related("book")
         .order_by("effective_from")
     )
-    return PriceTable(versions)
+    return PriceTable(versions, other_currencies())
 
 
 def load() -> PriceTable:
     """Return all prices. A later price change raises the policy epoch."""
-    return PriceTable(PriceVersion.objects.select_related("book").order_by("effective_from"))
+    return PriceTable(PriceVersion.objects.select_related("book").order_by("effective_from"), other_currencies())
+
+
+def other_currencies() -> dict[UUID, str]:
+    """Return the currency of each tenant that does not pay in that of the platform's book."""
+    of_platform = PriceBook.objects.filter(tenant_id=None).values("currency")
+    return dict(Tenant.objects.exclude(currency__in=of_platform).values_list("id", "currency"))
 
 
 def exclude_changes() -> None:
@@ -229,6 +248,14 @@ def priced(model_names: Iterable[str], tenant_ids: Iterable[UUID] = ()) -> set[s
     books = Q(book__tenant_id=None) | Q(book__tenant_id__in=set(tenant_ids))
     versions = PriceVersion.objects.filter(books, effective_from__lte=timezone.now())
     return set(versions.filter(model_name__in=set(model_names)).values_list("model_name", flat=True))
+
+
+def missing(tenant: Tenant) -> list[str]:
+    """Return the models that the platform's book prices in another currency than the tenant's, and its own does not."""
+    own = PriceVersion.objects.filter(book__tenant_id=tenant.id).values("model_name")
+    other = PriceVersion.objects.filter(book__tenant_id=None).exclude(book__currency=tenant.currency)
+    names = other.exclude(model_name__in=own).order_by("model_name").distinct("model_name")
+    return list(names.values_list("model_name", flat=True))
 
 
 def carry_over(actor: Actor, old_name: str, new_name: str) -> None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import Error
+from django.db import Error, IntegrityError
+from django.db.transaction import atomic
 from django.utils import timezone
 
+from billing.accounts import account
 from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRange
-from billing.models import PriceBook, PriceVersion
+from billing.models import Plan, PriceBook, PriceVersion, TenantPlan
 from billing.pricing import prices
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates
@@ -173,3 +175,38 @@ def test_gateways_are_told_of_a_price_and_load_all_of_them() -> None:
     found = prices.load().at(new_id(), "demo", made.effective_from)
     assert found is not None
     assert found.version_id == made.id
+
+
+def test_the_platforms_prices_are_none_of_a_tenant_that_pays_in_another_currency() -> None:
+    book = prices.ensure_price_book()
+    first = prices.set_price(SYSTEM, book, "demo", DEMO_RATES)
+    tenant = Tenant.objects.create(slug="acme", name="Acme")
+    assert rates_at(TenantId(tenant.id), first.effective_from) == DEMO_RATES
+    before = policy_epoch.current()
+    account.change(SYSTEM, tenant, currency="EUR")
+    assert policy_epoch.current() > before  # gateways read prices again
+    tenant.refresh_from_db()
+    table = prices.load()
+    assert table.at(tenant.id, "demo", timezone.now()) is None
+    assert table.accepted(tenant.id, "demo", new_id()) is None
+    assert table.scheduled(tenant.id, "demo", timezone.now()) == []
+    assert table.charged(tenant.id, "demo", timezone.now(), timezone.now()) is None
+    assert prices.missing(tenant) == ["demo"]
+    assert "demo has no price in EUR" in account.price_notice(tenant)
+    own = prices.set_price(SYSTEM, prices.book_of(tenant), "demo", DOUBLE)
+    assert rates_at(TenantId(tenant.id), own.effective_from) == DOUBLE
+    assert (prices.missing(tenant), account.price_notice(tenant)) == ([], "")
+
+
+def test_the_database_refuses_what_is_in_another_currency_than_the_account() -> None:
+    tenant = Tenant.objects.create(slug="acme", name="Acme", currency="EUR")
+    with pytest.raises(IntegrityError, match="it is in USD, and the account of the tenant is in EUR"), atomic():
+        PriceBook.objects.create(name="acme", tenant_id=tenant.id, currency="USD")
+    book = PriceBook.objects.create(name="acme", tenant_id=tenant.id, currency="EUR")
+    with pytest.raises(IntegrityError, match="the account of the tenant is in EUR"), atomic():
+        PriceBook.objects.filter(id=book.id).update(currency="USD")
+    plan = Plan.objects.create(name="gold", currency="USD")
+    month = datetime(2027, 1, 1).date()
+    with pytest.raises(IntegrityError, match="it is in USD, and the account of the tenant is in EUR"), atomic():
+        TenantPlan.objects.create(tenant_id=tenant.id, plan=plan, from_month=month)
+    TenantPlan.objects.create(tenant_id=tenant.id, plan=None, from_month=month)

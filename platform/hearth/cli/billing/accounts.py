@@ -90,7 +90,10 @@ def set_account(tenant: str, currency: str | None, mode: str | None, **given: An
 
         actor = audit.shell("hearth account")
         found = accounts.change(actor, find_tenant(tenant), currency=currency, mode=mode, **changes)
+        notice = "" if currency is None else accounts.price_notice(find_tenant(tenant))
     print("\n".join(f"{head:18} {text}".rstrip() for head, text in _lines(found)))
+    if notice:
+        print(notice)
 
 
 def _document(found: Account) -> dict[str, Any]:

@@ -79,6 +79,10 @@ def _print(found: Report) -> None:
 def _difference(book: Book) -> str:
     if book.book == "closed month":
         return f"ledger {book.usage_pico} pico; the lines of the closed month {book.book_pico} pico"
+    from reconciliation.ledger import CHECKS
+
+    if book.book in CHECKS:
+        return f"`hearth ledger verify` says {book.book} differs: {book.book_pico} instead of {book.usage_pico}"
     of_what = "roll-ups" if book.book == "daily roll-ups" else "usage"
     usage = f"{of_what} {book.usage_pico} pico, {book.usage_tokens} tokens"
     return f"{usage}; {book.book} {book.book_pico} pico, {book.book_tokens} tokens"

@@ -48,7 +48,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 
     def change() -> str:
         account.change(principal.actor, tenant, **form.changes())
-        return "Saved. Invoices from now on have these details."
+        return f"Saved. Invoices from now on have these details. {account.price_notice(tenant)}".rstrip()
 
     done = submit(request, form, change, back="portal:billing", slug=slug)
     return done if done is not None else _show(request, principal, tenant, form)

@@ -1,0 +1,44 @@
+"""What a tenant is charged by is in the currency of its account: its price book, its plans and its reservations."""
+
+from typing import ClassVar
+
+from django.db import migrations
+from django.db.migrations.operations.base import Operation
+
+#: The price book and the reservation have a currency of their own, an assignment of a plan has the plan's.
+ONE_CURRENCY = """
+    CREATE FUNCTION hearth_one_currency() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        given text := to_jsonb(NEW) ->> 'currency';
+        of_account text;
+    BEGIN
+        IF TG_TABLE_NAME = 'billing_tenantplan' THEN
+            SELECT currency INTO given FROM billing_plan WHERE id = (to_jsonb(NEW) ->> 'plan_id')::uuid;
+        END IF;
+        SELECT currency INTO of_account FROM tenants_tenant WHERE id = NEW.tenant_id;
+        IF given <> of_account THEN
+            RAISE EXCEPTION 'it is in %, and the account of the tenant is in %', given, of_account
+                USING ERRCODE = 'check_violation';
+        END IF;
+        RETURN NEW;
+    END $$;
+"""
+TABLES = ("billing_pricebook", "billing_tenantplan", "reserved_capacity_capacityreservation")
+TRIGGER = """
+    CREATE TRIGGER one_currency BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW
+        WHEN (NEW.tenant_id IS NOT NULL) EXECUTE FUNCTION hearth_one_currency();
+"""
+
+
+class Migration(migrations.Migration):
+    """Expand: a function and triggers."""
+
+    dependencies: ClassVar = [
+        ("billing", "0039_stripe"),
+        ("reserved_capacity", "__first__"),
+        ("tenants", "0001_initial"),
+    ]
+    operations: ClassVar[list[Operation]] = [
+        migrations.RunSQL(ONE_CURRENCY, "DROP FUNCTION hearth_one_currency()"),
+        *[migrations.RunSQL(TRIGGER.format(table=table), f"DROP TRIGGER one_currency ON {table}") for table in TABLES],
+    ]
