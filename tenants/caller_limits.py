@@ -38,6 +38,12 @@ class BudgetLine:
     timezone: str
     #: It is the balance of a prepaid tenant, whose limit only the database has.
     is_prepaid: bool = False
+    #: Names that its model had before: for a moment a gateway has another name of the model than of the budget.
+    earlier_names: tuple[str, ...] = ()
+
+    def covers(self, model_name: str) -> bool:
+        """Return whether requests to the model count against it."""
+        return self.model_name in {"", model_name} or model_name in self.earlier_names
 
 
 CacheMode = Literal["off", "deterministic", "all"]

@@ -374,6 +374,8 @@ class Budget(models.Model):
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="budgets")
     #: Served model name; empty: all models together.
     model_name = models.CharField(max_length=200, blank=True, default="")
+    #: Names that this model had before: usage keeps the name under which it ran.
+    earlier_names = ArrayField(models.CharField(max_length=200), default=list, db_default=[], blank=True)
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
     limit_pico = models.PositiveBigIntegerField()
     currency = models.CharField(max_length=3, default="USD")

@@ -22,7 +22,7 @@ from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import ApiKey, Budget, CachePurge, Limit, Tenant
-from tenants.policy import purges
+from tenants.policy import budgets, purges
 from tenants.policy.purges import PurgeTarget
 
 #: As in ``org/Model-7B.v2``. Clients send it as JSON, and addresses contain it.
@@ -62,19 +62,18 @@ def restore(actor: Actor, name: str) -> Model:
 
 @transaction.atomic
 def rename(actor: Actor, name: str, new_name: str) -> Model:
-    """Give a model another name; its old name becomes an alias, and keys, limits and purges follow.
+    """Give a model another name; its old name becomes an alias, and keys, limits, budgets and purges follow.
 
     Running engines know their old name: the caller lets them serve under it, and replaces them. Raises NotFound,
-    BadName, AlreadyExists; NotAllowed while a budget is for the model alone, because spending is counted by name and
-    would start again at zero.
+    BadName, AlreadyExists; NotAllowed while a limit or a budget names the new name, which no model has.
     """
     row = find(name)
     old = row.name
     if check_name(new_name) == old:
         return row
     _require_unused(new_name, except_for=row)
-    if budget := Budget.objects.filter(model_name=old, archived_at=None).select_related("tenant").first():
-        raise NotAllowed("model", old, f"the subject of a budget of tenant {budget.tenant.slug!r}: archive that first")
+    if budget := Budget.objects.filter(model_name=new_name, archived_at=None).select_related("tenant").first():
+        raise NotAllowed("model", new_name, f"named by a budget of tenant {budget.tenant.slug!r}: archive that first")
     if limit := Limit.objects.filter(model_name=new_name).select_related("tenant").first():
         raise NotAllowed("model", new_name, f"named by a limit of tenant {limit.tenant.slug!r}: remove that first")
     ModelAlias.objects.filter(model=row, name=new_name).delete()
@@ -91,11 +90,11 @@ def rename(actor: Actor, name: str, new_name: str) -> Model:
             output_field=ArrayField(models.CharField(max_length=200)),
         )
     )
-    purged = purges.follow_rename(old, new_name)
+    concerned = purges.follow_rename(old, new_name) | budgets.follow_rename(old, new_name)
     _record(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
     limited = Limit.objects.filter(model_name=new_name).values_list("tenant_id", flat=True)
     allowed = ApiKey.objects.filter(allowed_models__contains=[new_name]).values_list("id", flat=True)
-    policy_epoch.bump(tenants=purged.union(limited), keys=allowed, models=True)
+    policy_epoch.bump(tenants=concerned.union(limited), keys=allowed, models=True)
     return row
 
 

@@ -24,6 +24,7 @@ from tenants.audit import Actor
 from tenants.errors import NotAllowed, NotFound
 from tenants.ids import RevisionId, TenantId
 from tenants.models import Tenant
+from tenants.policy import budgets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,8 @@ def record(
         name=described.name, defaults={"owner": owner, "visibility": visibility, "base": base}
     )
     alias = ModelAlias.objects.filter(name=described.name).select_related("model").first() if created else None
+    if created and (tenants := budgets.forget_name(model.name)):
+        policy_epoch.bump(tenants=tenants)
     if alias is not None:
         raise NotAllowed("model", described.name, f"an alias of the model {alias.model.name!r}")
     if model.owner_id != owner.id:

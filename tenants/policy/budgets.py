@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
+from uuid import UUID
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import IntegrityError, transaction
+from django.db.models import CharField, F, Func, Value
 from django.utils import timezone
 
 from tenants import audit, caps, policy_epoch
@@ -132,6 +135,38 @@ def archive(actor: Actor, budget: Budget) -> Budget:
     locked.save(update_fields=["archived_at"])
     _record(actor, "budget.archived", locked, before={name: getattr(locked, name) for name in FIELDS}, after=None)
     return locked
+
+
+def follow_rename(old_name: str, new_name: str) -> set[UUID]:
+    """Let the budgets for a model alone follow its new name; return their tenants.
+
+    What was spent stays, and what ran under the old name still counts. Call it in the transaction of the renaming.
+    """
+    tenants = forget_name(new_name)
+    for budget in Budget.objects.select_for_update().filter(model_name=old_name, archived_at=None).order_by("id"):
+        budget.earlier_names = sorted({*budget.earlier_names, old_name})
+        budget.model_name = new_name
+        budget.save(update_fields=["model_name", "earlier_names"])
+        tenants.add(budget.tenant_id)
+    return tenants
+
+
+def forget_name(name: str) -> set[UUID]:
+    """Count a name no more that budgets' models had before, because another model gets it; return their tenants.
+
+    What was spent in the running periods is counted already.
+    """
+    rows = Budget.objects.filter(earlier_names__contains=[name])
+    tenants = set(rows.values_list("tenant_id", flat=True))
+    rows.update(
+        earlier_names=Func(
+            F("earlier_names"),
+            Value(name, output_field=CharField()),
+            function="array_remove",
+            output_field=ArrayField(CharField(max_length=200)),
+        )
+    )
+    return tenants
 
 
 def _locked(budget: Budget) -> Budget:

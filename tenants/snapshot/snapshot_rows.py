@@ -246,6 +246,7 @@ def _budget(budget: Budget, tenant: Tenant) -> BudgetLine:
         limit_pico=budget.limit_pico,
         currency=budget.currency,
         timezone=tenant.billing_timezone,
+        earlier_names=tuple(budget.earlier_names),
     )
 
 

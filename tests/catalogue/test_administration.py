@@ -174,14 +174,32 @@ def test_a_purge_that_no_answer_is_old_enough_for_is_not_renamed(owner: Tenant, 
     assert CachePurge.objects.get().id == old
 
 
-def test_a_name_that_is_taken_or_has_a_budget_is_not_changed(owner: Tenant, acme: Tenant) -> None:
+def test_a_budget_follows_a_new_name_until_another_model_has_the_old_one(owner: Tenant, acme: Tenant) -> None:
+    terms = BudgetTerms(period="month", limit_pico=10**12)
+    made = budgets.create(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), terms)
+    ended = budgets.create(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), replace(terms, period="day"))
+    budgets.archive(OPERATOR, ended)
+    epoch = policy_epoch.current()
+    administration.rename(OPERATOR, "tiny", "small")
+    assert acme.id in policy_epoch.changes_since(epoch).tenants
+    made.refresh_from_db()
+    ended.refresh_from_db()
+    assert (made.model_name, made.earlier_names, ended.model_name) == ("small", ["tiny"], "tiny")
+    administration.set_aliases(OPERATOR, "small", [])
+    registry.register(OPERATOR, owner, replace(TINY, weights_digest="d2"))
+    made.refresh_from_db()
+    assert (made.model_name, made.earlier_names) == ("small", [])
+
+
+def test_a_name_that_is_taken_or_has_a_budget_is_not_given(owner: Tenant, acme: Tenant) -> None:
     registry.register(OPERATOR, owner, replace(TINY, name="other"))
     with pytest.raises(AlreadyExists):
         administration.rename(OPERATOR, "tiny", "other")
     terms = BudgetTerms(period="month", limit_pico=10**12)
-    budgets.create(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), terms)
-    with pytest.raises(NotAllowed):
+    budgets.create(OPERATOR, PolicyTarget(tenant=acme, model_name="small"), terms)
+    with pytest.raises(NotAllowed) as refused:
         administration.rename(OPERATOR, "tiny", "small")
+    assert refused.value.state == "named by a budget of tenant 'acme': archive that first"
     assert names(acme) == ["other", "tiny"]
 
 

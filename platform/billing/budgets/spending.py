@@ -73,6 +73,8 @@ class ActiveBudget:
     #: A key, the keys it created, and those that any of them was rotated from; empty: every key.
     key_ids: frozenset[UUID]
     model_name: str
+    #: Names that the model had before.
+    earlier_names: frozenset[str]
     period: Period
     timezone: str
     limit_pico: int
@@ -84,7 +86,7 @@ class ActiveBudget:
         return (
             self.project_id in {None, project_id}
             and (not self.key_ids or key_id in self.key_ids)
-            and self.model_name in {"", model_name}
+            and (self.model_name in {"", model_name} or model_name in self.earlier_names)
         )
 
     def window(self, moment: datetime) -> Window:
@@ -147,6 +149,7 @@ def _balances(tenants: Sequence[Tenant], limits: Mapping[UUID, int]) -> list[Act
             project_id=None,
             key_ids=frozenset(),
             model_name="",
+            earlier_names=frozenset(),
             period="total",
             timezone=tenant.billing_timezone,
             limit_pico=limits[tenant.id],
@@ -183,6 +186,7 @@ def _resolved(budget: Budget, sharing: Mapping[UUID, frozenset[UUID]]) -> Active
         project_id=budget.project_id,
         key_ids=sharing[budget.key_id] if budget.key_id is not None else frozenset(),
         model_name=budget.model_name,
+        earlier_names=frozenset(budget.earlier_names),
         period=cast(Period, budget.period),
         timezone=budget.tenant.billing_timezone,
         limit_pico=budget.limit_pico,
@@ -356,7 +360,7 @@ def request_of(name: str) -> UUID | None:
 
 
 def _of_model(each: ActiveBudget) -> Q:
-    return Q(model_name=each.model_name) if each.model_name else Q()
+    return Q(model_name__in={each.model_name, *each.earlier_names}) if each.model_name else Q()
 
 
 @lru_cache(maxsize=4096)

@@ -110,10 +110,7 @@ def cost_reservation(
     """
     if not caller.budgets or not call.endpoint.metered:
         return None
-    for budget in caller.budgets:
-        if budget.model_name in {"", model.name}:
-            break
-    else:
+    if not any(budget.covers(model.name) for budget in caller.budgets):
         return None
     price = prices.accepted(caller.tenant_id, model.name, request_id)
     if price is None:

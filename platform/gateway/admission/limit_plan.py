@@ -82,7 +82,7 @@ class LimitPlan:
         return cls(
             keys=keys,
             lines=lines,
-            budgets=tuple(each for each in caller.budgets if each.model_name in {"", model_name}),
+            budgets=tuple(each for each in caller.budgets if each.covers(model_name)),
             admit_arguments=tuple(admit),
             settle_arguments=tuple(settle),
             leased=tuple(keys.leases + line.id.hex for line in lines if line.concurrent_requests is not None),

@@ -252,8 +252,9 @@ class SnapshotFeed:
     def _read(self, old: ControlSnapshot | None) -> ControlSnapshot:
         """Read the database; of callers, models and prices only what has changed."""
         changes = None if old is None else policy_epoch.changes_since(old.callers.epoch)
-        callers = self._callers(old, changes)
+        # Models first: between the two reads a model may get another name, and budgets know its earlier ones alone.
         price_table = self._models(old, changes)
+        callers = self._callers(old, changes)
         if time.monotonic() >= self._etas_until:
             self._etas = startup_eta.etas()
             self._starting = states.starting()

@@ -96,6 +96,29 @@ def test_a_budget_made_in_the_middle_of_its_period_starts_from_what_the_rows_say
     assert spent_of(made) == within * AMOUNT_PICO
 
 
+def test_a_models_budget_follows_its_new_name_with_what_was_spent(acme: Customer) -> None:
+    price_from(NOON - 400 * DAY, DEMO_RATES, model_name="small")
+    weekly = budget(acme.tenant, 10**12, model_name="demo", period="week")
+    monthly = budget(acme.tenant, 10**12, model_name="demo")
+    of_key = budget(acme.tenant, 10**12, model_name="demo", period="total", key=acme.key)
+    spending.open_windows(around(weekly))
+    store(row(acme, NOON), row(acme, NOON))
+    assert budgets.follow_rename("demo", "small") == {acme.tenant.id}
+    # one that ran under the old name until now, and one of the new name
+    store(row(acme, NOON), row(acme, NOON, model_name="small"))
+    spending.open_windows(around(monthly, of_key))
+    store(row(acme, NOON, model_name="small"), row(acme, NOON, model_name="other"))
+    assert [spent_of(each) for each in (weekly, monthly, of_key)] == [5 * AMOUNT_PICO] * 3
+
+    assert budgets.follow_rename("small", "demo") == {acme.tenant.id}
+    assert list(Budget.objects.values_list("model_name", "earlier_names")) == [("demo", ["small"])] * 3
+    store(row(acme, NOON), row(acme, NOON, model_name="small"))
+    assert [spent_of(each) for each in (weekly, monthly, of_key)] == [7 * AMOUNT_PICO] * 3
+    budgets.forget_name("small")
+    store(row(acme, NOON, model_name="small"))
+    assert [spent_of(each) for each in (weekly, monthly, of_key)] == [7 * AMOUNT_PICO] * 3
+
+
 def test_a_batch_that_comes_twice_adds_nothing(acme: Customer) -> None:
     made = budget(acme.tenant, 10**12)
     spending.open_windows(around(made))

@@ -150,9 +150,11 @@ def test_nothing_is_held_where_no_hard_budget_asks_or_nothing_is_charged() -> No
 
 def test_a_model_without_a_price_is_not_served_under_a_hard_budget() -> None:
     call = request_body.parse(ENDPOINTS[CHAT], orjson.dumps(HELLO))
-    with pytest.raises(Unavailable) as refused:
-        cost_estimate.cost_reservation(PriceTable(()), callers.caller(callers.budget(1)), call, MODEL, 9, new_id())
-    assert (refused.value.status, refused.value.code) == (503, "price_missing")
+    renamed = replace(callers.budget(1, model_name="renamed"), earlier_names=(MODEL.name,))
+    for bound in (callers.budget(1), renamed):
+        with pytest.raises(Unavailable) as refused:
+            cost_estimate.cost_reservation(PriceTable(()), callers.caller(bound), call, MODEL, 9, new_id())
+        assert (refused.value.status, refused.value.code) == (503, "price_missing")
 
 
 @given(most=st.integers(1, 5000), choices=st.integers(1, 4), steps=st.lists(st.integers(1, 40), max_size=400))
