@@ -186,6 +186,9 @@ class Books:
             self._finalize(found)
         elif name != "send":
             found["status_transitions"][_MOMENTS[name]] = int(self.clock())
+        if name == "void":
+            # docs.stripe.com/changelog/2019-12-03/customer-balances-returned-voided-invoices
+            self.get("customer", found["customer"])["balance"] += found.get("applied_balance", 0)
         self.emit(event, found)
         if found["status"] == "open" and name == "finalize" and found["amount_due"] == 0:
             self._paid(found)

@@ -34,6 +34,8 @@ MOST_AT_ONCE = 100
 MOST_TRIES = 12
 #: Longer than a dispute may take.
 KEPT = timedelta(days=400)
+#: Longer than the calls that an event needs; a process that died leaves it to the next one after that.
+CLAIMED = timedelta(minutes=5)
 _LONGEST_WAIT = timedelta(hours=1)
 _LATER = timedelta(days=1)
 STRIPE = Actor(kind="system", name="stripe")
@@ -73,8 +75,12 @@ def delete_old(now: datetime) -> int:
 
 def _process(identity: object, now: datetime) -> int:
     """Process an event, or put it off; return whether it is done. One that fails leaves the others alone."""
+    event = _claim(identity, now)
+    if event is None:
+        return 0  # another process has it
     try:
-        return _settle(identity, now)
+        outcome = _outcome(event)  # it calls Stripe, so no transaction is open
+        return _settle(event, outcome, now)
     except StripeRefused as error:
         return _put_off(identity, now, str(error), is_final=error.is_missing)
     except (StripeUnavailable, InvoiceRefused) as error:
@@ -84,16 +90,17 @@ def _process(identity: object, now: datetime) -> int:
         return _put_off(identity, now, f"It failed here with {type(error).__name__}; the log says more.")
 
 
-@transaction.atomic
-def _settle(identity: object, now: datetime) -> int:
-    rows = StripeEvent.objects.select_for_update(skip_locked=True, of=("self",))
-    event = rows.select_related("connection__issuer").filter(id=str(identity), processed_at=None).first()
-    if event is None:
-        return 0  # another process has it
-    event.outcome = _outcome(event)[:500]
-    event.tries, event.processed_at = event.tries + 1, now
-    event.save(update_fields=["tries", "outcome", "processed_at"])
-    return 1
+def _claim(identity: object, now: datetime) -> StripeEvent | None:
+    """Return the event, which no other process takes for CLAIMED; None if another one has it or it is done."""
+    due = StripeEvent.objects.filter(id=str(identity), processed_at=None, next_try_at__lte=now)
+    if not due.update(next_try_at=now + CLAIMED):
+        return None
+    return StripeEvent.objects.select_related("connection__issuer").get(id=str(identity))
+
+
+def _settle(event: StripeEvent, outcome: str, now: datetime) -> int:
+    waiting = StripeEvent.objects.filter(id=event.id, processed_at=None)
+    return waiting.update(outcome=outcome[:500], tries=event.tries + 1, processed_at=now)
 
 
 @transaction.atomic

@@ -25,7 +25,7 @@ from billing.months import closing
 from billing.pricing import amounts
 from billing.reports import statements
 from billing.reports.statements import Month
-from billing.stripe import connections, lines, reading, units
+from billing.stripe import connections, exclusive, lines, reading, units
 from billing.stripe.api import Api, Object, open_api
 from tenants import audit
 from tenants.audit import Actor
@@ -116,9 +116,12 @@ def run(actor: Actor, push: StripeInvoice) -> StripeInvoice:
 
     Raises StripeRefused, StripeUnavailable, InvoiceRefused; what was done before stays done, and is kept.
     """
-    push.refresh_from_db()  # it may have been voided since it was read
-    if push.ended_at is not None:
-        return push
+    with exclusive.of_tenant(push.tenant_id):
+        push.refresh_from_db()  # it may have been voided, or brought to its end, since it was read
+        return push if push.ended_at is not None else _tried(actor, push)
+
+
+def _tried(actor: Actor, push: StripeInvoice) -> StripeInvoice:
     StripeInvoice.objects.filter(id=push.id).update(tried_at=timezone.now(), is_refused=False)
     try:
         _run(actor, open_api(push.connection), push)
@@ -159,6 +162,11 @@ def void(actor: Actor, push: StripeInvoice, reason: str) -> StripeInvoice:
     """
     if not reason.strip():
         raise StripeRefused(str(push), "it needs a reason")
+    with exclusive.of_tenant(push.tenant_id):
+        return _voided(actor, push, reason)
+
+
+def _voided(actor: Actor, push: StripeInvoice, reason: str) -> StripeInvoice:
     api = open_api(push.connection)
     found = _known(api, push)
     if found is not None and found["status"] == "draft":
@@ -182,8 +190,9 @@ def _run(actor: Actor, api: Api, push: StripeInvoice) -> None:
     found = _invoice(api, push, customer_id)
     if found["status"] == "draft":
         _items(api, push, customer_id, found["id"])
+        _check_draft(api, push, found["id"])
         _credit(api, push, customer_id)
-        _check(api, push, customer_id, found["id"])
+        _check_balance(api, push, customer_id)
         _require_mirror(push, tenant)
         found = api.post(f"invoices/{found['id']}/finalize", _key(push, "finalize"), auto_advance=False)
     payments = reading.payments_of(api, found)
@@ -302,11 +311,29 @@ def _items(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> 
 
 
 def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
-    """Give the customer the credit that the month's closing applied, which finalizing takes from what is due."""
-    if not push.applied_cents:
-        return
+    """Give the customer the credit that the month's closing applied, which finalizing takes from what is due.
+
+    The balance is one for all months. So it is given last; what an ended invoice left of its credit, because Stripe
+    returns it when an invoice is voided (https://docs.stripe.com/changelog/2019-12-03), is taken back before; and a
+    month whose credit waits for its invoice comes first.
+    """
     path = f"customers/{customer_id}/balance_transactions"
-    if any(_is(each, INVOICE, push.id) for each in api.all(path)):
+    given = api.all(path)
+    for other in StripeInvoice.objects.filter(tenant_id=push.tenant_id, connection=push.connection).exclude(id=push.id):
+        left = sum(each["amount"] for each in given if _is(each, INVOICE, other.id))
+        if left and other.ended_at is not None:
+            api.post(
+                path,
+                _key(other, "credit back"),
+                amount=-left,
+                currency=push.currency.lower(),
+                description=f"Credit of {other.period} taken back",
+                metadata={INVOICE: str(other.id)},
+            )
+        elif left and other.status in {"", "draft"}:
+            remedy = f"Bring that to its end, or void it: hearth stripe void {other.period}"
+            raise StripeRefused(str(push), f"the credit of {other.period} is in the customer's balance", remedy)
+    if not push.applied_cents or any(_is(each, INVOICE, push.id) for each in given):
         return
     api.post(
         path,
@@ -318,7 +345,7 @@ def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
     )
 
 
-def _check(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> None:
+def _check_draft(api: Api, push: StripeInvoice, invoice_id: str) -> None:
     """Raise StripeRefused unless the draft says what our lines say. It is no document until it is finalized."""
     draft = api.get(f"invoices/{invoice_id}")
     currency, by_stripe = push.currency, push.heading["tax_rate_bp"] is not None
@@ -329,10 +356,16 @@ def _check(api: Api, push: StripeInvoice, customer_id: str, invoice_id: str) -> 
         ours = amounts.of_minor(push.net_cents, currency)
         reason = f"Stripe's draft is {net.scaleb(-amounts.digits(currency))} without tax, our lines are {ours}"
         raise StripeRefused(str(push), reason, "Void it here, look at the draft's items at Stripe, and push again.")
-    balance, credit = api.get(f"customers/{customer_id}")["balance"], -units.theirs(push.applied_cents, currency)
+
+
+def _check_balance(api: Api, push: StripeInvoice, customer_id: str) -> None:
+    """Raise StripeRefused unless the customer's balance is the credit of this month, as Stripe takes all of it."""
+    credit = -units.theirs(push.applied_cents, push.currency)
+    balance = api.get(f"customers/{customer_id}")["balance"]
     if balance != credit:
-        reason = f"the customer's balance at Stripe is {balance}, and {credit} is this month's credit"
-        remedy = f"Set it to {credit} at Stripe: credit is kept in Hearth. Then push again."
+        is_now, should_be = units.text(balance, push.currency), units.text(credit, push.currency)
+        reason = f"the customer's balance at Stripe is {is_now}, and {should_be} is this month's credit"
+        remedy = f"Set it to {should_be} at Stripe: credit is kept in Hearth. Then push again."
         raise StripeRefused(str(push), reason, remedy)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing as closing_of
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.db import connection as database
 from django.utils import timezone
 
 from billing.accounts import account, credits
@@ -28,13 +30,17 @@ from billing.models import (
 )
 from billing.months import closing, reopening
 from billing.pricing.amounts import pico_per_minor
-from billing.stripe import connections, lines, pushing, reading
+from billing.stripe import comparison, connections, events, exclusive, lines, pushing, reading
+from billing.stripe.api import Api
 from billing.stripe.connections import Wanted
 from reconciliation import invoices as reconciliation
 from reconciliation.models import BookGap
+from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
-from tests.billing.invoices.conftest import ADA, month
-from tests.billing.stripe.conftest import KEY, push
+from tests.billing.invoices.conftest import ADA, TOKENS, month
+from tests.billing.stripe.conftest import KEY, SECRET, push
+from tests.billing.usage_records import row_at, store
+from tests.stripe_stand_in import webhooks
 from tests.stripe_stand_in.server import Failure, StandIn
 
 PICO_PER_CENT = pico_per_minor("USD")
@@ -213,7 +219,7 @@ def test_a_balance_that_is_not_ours_stops_the_push_before_it_is_a_document(strip
         pushing.run(ADA, begun)
     stripe.from_then_on = None
     stripe.books.of_kind("customer")[0]["balance"] = -500
-    with pytest.raises(StripeRefused, match="the customer's balance at Stripe is -500"):
+    with pytest.raises(StripeRefused, match=r"the customer's balance at Stripe is -5\.00 USD"):
         push(closed)
     assert [each["status"] for each in invoices(stripe)] == ["draft"]
     assert not Invoice.objects.exists()
@@ -291,7 +297,7 @@ def test_a_push_that_was_voided_meanwhile_makes_no_document(
     pushing.void(ADA, begun, "not this month")
     assert pushing.run(ADA, stale).ended_at is not None
     assert not stripe.books.objects
-    for step, statuses in (("_customer", []), ("_check", ["draft"])):
+    for step, statuses in (("_customer", []), ("_check_balance", ["draft"])):
         with monkeypatch.context() as patch:
             patch.setattr(pushing, step, and_then_voided(getattr(pushing, step)))
             with pytest.raises(StripeRefused, match="it was voided here meanwhile"):
@@ -307,7 +313,7 @@ def test_a_push_that_was_voided_meanwhile_makes_no_document(
 def test_a_draft_that_our_books_could_not_have_stays_a_draft(
     stripe: StandIn, closed: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = pushing._check
+    check = pushing._check_balance
 
     def reopen(*given: Any) -> None:
         check(*given)
@@ -316,7 +322,7 @@ def test_a_draft_that_our_books_could_not_have_stays_a_draft(
         BillingMonth.objects.update(reopened_by="eve", reopened_at=now)
 
     with monkeypatch.context() as patch, transaction.atomic():
-        patch.setattr(pushing, "_check", reopen)
+        patch.setattr(pushing, "_check_balance", reopen)
         with pytest.raises(
             StripeRefused, match=r"2026-03 was reopened\. Void it: hearth stripe void 2026-03 --tenant acme"
         ):
@@ -402,3 +408,86 @@ def test_an_issuer_with_invoices_stays_at_its_account(stripe: StandIn, closed: T
     stripe.books.account["id"] = "acct_other"
     with pytest.raises(StripeRefused, match="this key is of another account or mode"):
         connections.connect(ADA, None, Wanted(key=KEY))
+
+
+def test_a_void_invoice_leaves_its_credit_to_none_and_the_next_one_has_its_own(
+    stripe: StandIn, acme: Tenant, connection: object
+) -> None:
+    account.change(ADA, acme, issuer="stripe")
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=100 * PICO_PER_CENT))
+    closing.close(ADA, month(acme))
+    first = push(acme)
+    assert stripe.books.of_kind("customer")[0]["balance"] == 0
+    pushing.void(ADA, first, "another address")
+    assert stripe.books.of_kind("customer")[0]["balance"] == -100  # Stripe gives it back to the customer
+    second = push(acme)
+    assert second.mirror is not None and registry.open_cents(second.mirror) == 281
+    assert [each["amount_due"] for each in invoices(stripe)] == [281, 281]
+    assert stripe.books.of_kind("customer")[0]["balance"] == 0
+    pushing.void(ADA, second, "once more")
+    third = push(acme)
+    assert third.mirror is not None and registry.open_cents(third.mirror) == 281
+
+
+def test_a_month_whose_credit_waits_at_stripe_comes_before_the_next_one(
+    stripe: StandIn, acme: Tenant, connection: object
+) -> None:
+    account.change(ADA, acme, issuer="stripe")
+    store(row_at(datetime(2026, 4, 16, tzinfo=UTC), TenantId(acme.id), tokens=TOKENS))
+    credits.submit(ADA, acme, "payment-1", NewCredit(kind="top_up", amount_pico=500 * PICO_PER_CENT))
+    for number in (3, 4):
+        closing.close(ADA, month(acme, number))
+    march, _ = pushing.begin(ADA, month(acme, 3))
+    count = len(march.lines)
+    stripe.from_then_on = (len(stripe.requests) + 9 + count, "cut")  # after the credit, before it is final
+    with pytest.raises(StripeUnavailable):
+        pushing.run(ADA, march)
+    stripe.from_then_on = None
+    [customer] = stripe.books.of_kind("customer")
+    assert (customer["balance"], invoices(stripe)[0]["status"]) == (-320, "draft")
+    with pytest.raises(StripeRefused, match="the credit of 2026-03 is in the customer's balance"):
+        push(acme, 4)
+    pushing.run(ADA, march)
+    push(acme, 4)
+    assert [(each["status"], each["amount_due"]) for each in invoices(stripe)] == [("open", 201), ("open", 61)]
+    assert customer["balance"] == 0
+
+
+def test_two_processes_do_not_push_the_same_tenant_at_once(stripe: StandIn, closed: Tenant) -> None:
+    begun, _ = pushing.begin(ADA, month(closed))
+    other = database.copy()
+    values = (exclusive.LOCK, str(closed.id))
+    with closing_of(other), other.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", values)
+        with pytest.raises(StripeUnavailable, match="another process works on this tenant's invoices"):
+            pushing.run(ADA, begun)
+        with pytest.raises(StripeUnavailable, match="another process works on this tenant's invoices"):
+            pushing.void(ADA, begun, "why")
+        assert (pushing.resume(timezone.now()), invoices(stripe)) == (0, [])
+        cursor.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", values)
+    assert pushing.run(ADA, begun).mirror is not None
+
+
+def test_no_transaction_is_open_while_stripe_answers(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks: list[int] = []
+    call = Api._call
+
+    def watched(self: Api, *args: Any) -> Any:
+        blocks.append(len(database.savepoint_ids))
+        return call(self, *args)
+
+    monkeypatch.setattr(Api, "_call", watched)
+    done = push(closed)
+    stripe.books.pay(done.external_id)
+    found = stripe.books.get("invoice", done.external_id)
+    body = webhooks.body_of(stripe.books.emit("invoice.paid", found))
+    events.receive(connection, body, webhooks.signature(body, [SECRET]))
+    assert events.process() == 1
+    comparison.run(connection)
+    pushing.begin(ADA, month(closed))
+    assert set(blocks) == {len(database.savepoint_ids)} and len(blocks) > 10
+    assert done.mirror is not None
+    done.mirror.refresh_from_db()
+    assert done.mirror.state == "paid"
