@@ -22,6 +22,8 @@ _PREFIXES = {
     "event": "evt",
     "tax_rate": "txr",
     "payment_intent": "pi",
+    "refund": "re",
+    "dispute": "du",
 }
 
 
@@ -229,6 +231,23 @@ class Books:
         if found["status"] == "open" and found["amount_remaining"] <= 0:
             self._paid(found)
         return note
+
+    def refund(self, payment: Object, amount: int) -> Object:
+        """Refund a part of a payment; the invoice stays paid (docs.stripe.com/refunds)."""
+        made = self._of_payment("refund", payment, amount, status="succeeded")
+        self.emit("refund.created", made)
+        return made
+
+    def dispute(self, payment: Object) -> Object:
+        """Let the customer's bank take a payment back (docs.stripe.com/disputes)."""
+        made = self._of_payment("dispute", payment, payment["amount_paid"], status="needs_response")
+        self.emit("charge.dispute.created", made)
+        return made
+
+    def _of_payment(self, kind: str, payment: Object, amount: int, status: str) -> Object:
+        intent = payment["payment"]["payment_intent"]
+        check_amount(amount, payment["currency"])
+        return self.make(kind, amount=amount, currency=payment["currency"], payment_intent=intent, status=status)
 
     def lines(self, invoice: Object) -> list[Object]:
         """Return the lines of an invoice, in the order of its items."""

@@ -63,7 +63,7 @@ PARAMETERS: dict[str, set[str]] = {
     "POST invoices/ID/void": set(),
     "POST invoices/ID/mark_uncollectible": set(),
     "POST invoices/ID/pay": {"paid_out_of_band"},
-    "GET invoice_payments": {"limit", "starting_after", "created", "invoice", "status"},
+    "GET invoice_payments": {"limit", "starting_after", "created", "invoice", "status", "payment"},
     "POST credit_notes": {"invoice", "amount", "reason", *_METADATA},
 }
 

@@ -159,7 +159,7 @@ _KINDS = {
 
 
 def _listing(books: Books, kind: str, params: Object) -> Object:
-    wanted = {name: params[name] for name in ("customer", "invoice", "status", "email") if name in params}
+    wanted = {name: params[name] for name in ("customer", "invoice", "status", "email", "payment") if name in params}
     return _page(books.of_kind(kind, **wanted), params)
 
 

@@ -1,5 +1,7 @@
 """Change a tenant's credit: what it paid in advance, promotions, refunds, corrections, and what takes one back.
 
+A return is of money that had paid an invoice: two entries, a correction that is refunded at once.
+
 A caller names each change by a key of its own: the same again returns the first one. Amounts that one person posts for
 a tenant within a day, together above ``CREDIT_APPROVAL_ABOVE``, wait until a second person approves them. Each change
 is one transaction with its entry, its posting in the ledger and its audit entry.
@@ -41,9 +43,9 @@ LARGEST_BALANCE_PICO = 4_000_000 * PICO
 TOGETHER = timedelta(hours=24)
 LONGEST_PROMOTION = timedelta(days=3660)
 #: Kinds that move money from or to the tenant, so they have whole cents.
-_IN_CENTS = frozenset({Kind.TOP_UP, Kind.REFUND})
+_IN_CENTS = frozenset({Kind.TOP_UP, Kind.REFUND, Kind.RETURN})
 #: Kinds that a tenant which is archived can still have.
-_FOR_ARCHIVED = frozenset({Kind.REFUND, Kind.CORRECTION, Kind.REVERSAL})
+_FOR_ARCHIVED = frozenset({Kind.REFUND, Kind.CORRECTION, Kind.RETURN, Kind.REVERSAL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,11 @@ def _post(request: CreditRequest) -> None:
     elif request.kind == Kind.REVERSAL:
         assert request.refers_to is not None
         entries.reverse(request.refers_to, entries.Kind.REVERSAL, request=request)
+    elif request.kind == Kind.RETURN:
+        # It becomes credit, which is paid out: less revenue, less cash.
+        part = _part(request)
+        first = entries.add(request.tenant_id, request.currency, part, entries.Kind.CORRECTION, amount, request=request)
+        entries.add(request.tenant_id, request.currency, part, entries.Kind.REFUND, -amount, refers_to=first)
     else:
         given: dict[str, Any] = {"request": request, "refers_to": request.refers_to}
         entries.add(request.tenant_id, request.currency, _part(request), request.kind, amount, **given)
@@ -279,7 +286,7 @@ def _check_texts(wanted: NewCredit) -> None:
     ):
         if len(text) > longest or not text.isprintable():
             raise BadCredit(name, f"use at most {longest} printable characters in one line")
-    if not wanted.reason.strip() and wanted.kind in {Kind.CORRECTION, Kind.REVERSAL, Kind.REFUND}:
+    if not wanted.reason.strip() and wanted.kind in {Kind.CORRECTION, Kind.RETURN, Kind.REVERSAL, Kind.REFUND}:
         raise BadCredit("reason", f"say why; a {wanted.kind} needs it")
 
 

@@ -85,7 +85,11 @@ def _require_customer(month: Month) -> None:
     """Raise InvoiceRefused for a tenant whom another system invoices, or without a country."""
     details = account.of(month.tenant).details
     if details.issuer != Invoice.Channel.HEARTH:
-        raise refused(month, f"its invoices come from {details.issuer}", "One month has one legal document.")
+        remedy = "One month has one legal document."
+        if details.issuer == Invoice.Channel.STRIPE:
+            push = f"hearth stripe push {month.name} --tenant {month.tenant.slug}"
+            remedy = f"Let Stripe make it: {push}, or the page Invoices."
+        raise refused(month, f"its invoices come from {details.issuer}", remedy)
     if month.tenant.state == Tenant.State.ARCHIVED and not details.legal_name:
         raise refused(
             month,

@@ -21,6 +21,8 @@ class CreditRequest(models.Model):
         PROMOTION = "promotion"
         REFUND = "refund"
         CORRECTION = "correction"
+        #: Money of a paid invoice that went back, as by a refund or a dispute: the amount, while credit stays as it is.
+        RETURN = "return"
         REVERSAL = "reversal"
 
     class State(models.TextChoices):

@@ -156,6 +156,8 @@ class StripeEvent(models.Model):
     #: The object that it is about, and the invoice of a credit note.
     object_id = models.CharField(max_length=LONGEST_ID, blank=True, default="")
     invoice_id = models.CharField(max_length=LONGEST_ID, blank=True, default="")
+    #: Of a refund or a dispute: the payment that went back, which names the invoice.
+    payment_intent = models.CharField(max_length=LONGEST_ID, blank=True, default="", db_default="")
     #: In the currency's minor units, of refunds and disputes.
     amount = models.BigIntegerField(null=True)
     currency = models.CharField(max_length=3, blank=True, default="")

@@ -116,6 +116,8 @@ def _put_off(identity: object, now: datetime, outcome: str, *, is_final: bool = 
 
 
 def _outcome(event: StripeEvent) -> str:
+    if event.payment_intent and not event.invoice_id:
+        _name_invoice(event)
     if not event.invoice_id:
         return "Recorded; it changes no invoice here."
     push = StripeInvoice.objects.filter(connection=event.connection, external_id=event.invoice_id).first()
@@ -137,6 +139,14 @@ def _outcome(event: StripeEvent) -> str:
         )
         return f"{'A payment failed. ' if new else ''}{text}"
     return text
+
+
+def _name_invoice(event: StripeEvent) -> None:
+    """Find the invoice that a payment was of, and store it with the event. Raises StripeRefused, StripeUnavailable."""
+    of = {"type": "payment_intent", "payment_intent": event.payment_intent}
+    payments = open_api(event.connection).all("invoice_payments", payment=of)
+    event.invoice_id = next((each["invoice"] for each in payments), "")
+    StripeEvent.objects.filter(id=event.id).update(invoice_id=event.invoice_id)
 
 
 def _verify(connection: StripeConnection, body: bytes, signature: str, now: datetime) -> None:
@@ -167,6 +177,7 @@ def _row(connection: StripeConnection, event: dict[str, Any]) -> StripeEvent:
     amount = about.get("amount") if kind in {"refund", "dispute", "credit_note"} else None
     if kind == "charge":
         amount = about.get("amount_refunded")
+    intent = about.get("payment_intent") if kind in {"refund", "dispute"} else ""
     currency = (about.get("currency") or "").upper() if amount is not None else ""
     row = StripeEvent(
         connection=connection,
@@ -176,6 +187,7 @@ def _row(connection: StripeConnection, event: dict[str, Any]) -> StripeEvent:
         invoice_id=invoice if isinstance(invoice, str) else "",
         amount=None if amount is None else int(units.ours(amount, currency)),
         currency=currency,
+        payment_intent=intent if isinstance(intent, str) else "",
         attempt=about.get("attempt_count") if kind == "invoice" else None,
         created_at=datetime.fromtimestamp(event["created"], UTC),
     )

@@ -156,6 +156,17 @@ def refund(tenant: str, amount: int, key: str, **given: Any) -> None:
     _submit(tenant, key, kind="refund", amount_pico=amount, **given)
 
 
+@credit.command("return")
+@click.argument("tenant")
+@click.argument("amount", type=Amount())
+@_KEY
+@_REFERENCE
+@_WHY
+def return_money(tenant: str, amount: int, key: str, **given: Any) -> None:
+    """Record AMOUNT of a paid invoice that went back to TENANT, as by a dispute. Its credit stays as it is."""
+    _submit(tenant, key, kind="return", amount_pico=amount, **given)
+
+
 @credit.command("correct")
 @click.argument("tenant")
 @click.option("--give", type=Amount(), help="What the tenant gets.")

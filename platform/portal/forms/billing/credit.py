@@ -24,6 +24,7 @@ _KINDS = (
     (CreditRequest.Kind.PROMOTION.value, "promotion"),
     (CreditRequest.Kind.REFUND.value, "refund, paid back"),
     (CreditRequest.Kind.CORRECTION.value, "correction"),
+    (CreditRequest.Kind.RETURN.value, "return of an invoice's payment"),
 )
 
 

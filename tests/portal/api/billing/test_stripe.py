@@ -6,13 +6,21 @@ import json
 from typing import Any
 
 import pytest
+from django.db.models import Sum
 from django.test import Client
 from rest_framework.test import APIClient
 
 from billing import tasks
-from billing.models import Invoice, Issuer, StripeConnection, StripeEvent, StripeInvoice
+from billing.accounts import balance, credits
+from billing.errors import CreditRefused, InvoiceRefused
+from billing.invoices import finalizing
+from billing.models import Invoice, Issuer, LedgerEntry, StripeConnection, StripeEvent, StripeInvoice
 from billing.stripe import comparison, events
+from reconciliation import ledger
+from tenants.audit import Actor
 from tenants.models import Membership, Tenant, User
+from tests.billing.invoices.conftest import month
+from tests.billing.invoices.test_whole_month import receivable_pico
 from tests.billing.stripe.conftest import KEY, SECRET, _server, acme, closed, connection, issuer, push, stripe
 from tests.portal.conftest import error_of
 from tests.stripe_stand_in import webhooks
@@ -142,3 +150,56 @@ def test_what_differs_is_on_the_pages_and_in_the_api(stripe: StandIn, closed: Te
     api.force_login(operator)
     [finding] = api.get("/api/v1/stripe/findings").json()["findings"]
     assert (finding["issuer"], finding["kind"], finding["text"]) == ("berlin", "state", text)
+
+
+def test_a_refund_and_a_dispute_are_shown_with_what_finance_does_and_post_their_correction(
+    stripe: StandIn, closed: Tenant, operator: User, settings: Any
+) -> None:
+    done = push(closed)
+    payment = stripe.books.pay(done.external_id)
+    stripe.books.refund(payment, 100)
+    stripe.books.dispute(payment)
+    stripe.books.credit_note({"invoice": done.external_id, "amount": "50"})
+    for event in stripe.books.events:
+        body = webhooks.body_of(event)
+        deliver(body, webhooks.signature(body, [SECRET]))
+    tasks.process_stripe()
+    browser, before = signed_in(operator), receivable_pico(closed)
+    shown = browser.get(PAGE).content.decode()
+    for text in ("Refunded", "Disputed", "Credit note", "Post the return", "If it is lost, post the return"):
+        assert text in shown, text
+    refund = StripeEvent.objects.get(type="refund.created")
+    form = {"action": "return", "event": str(refund.id)}
+    assert f"{refund.object_id} is posted." in browser.post(PAGE, form, follow=True).content.decode()
+    browser.post(PAGE, form, follow=True)  # twice is once
+    cash = -100 * 10**10
+    entries = LedgerEntry.objects.filter(transaction__credit_entry__tenant_id=closed.id)
+    sums = entries.values_list("account__kind").annotate(total=Sum("amount_pico")).order_by("account__kind")
+    assert {kind: int(total) for kind, total in sums} == {"cash": cash, "prepaid": 0, "revenue": -cash}
+    assert (balance.of(closed.id).total_pico, receivable_pico(closed)) == (0, before)
+    assert done.mirror is not None and Invoice.objects.get().state == "paid"
+
+    settings.CREDIT_APPROVAL_ABOVE = 1
+    dispute = StripeEvent.objects.get(type="charge.dispute.created")
+    answer = browser.post(PAGE, {"action": "return", "event": str(dispute.id)}, follow=True).content.decode()
+    assert f"{dispute.object_id} waits for a second person" in answer and "A second person approves it" in answer
+    [asked] = credits.pending(closed)
+    with pytest.raises(CreditRefused, match="a second person confirms it"):
+        credits.approve(Actor(kind="user", name="olga"), closed, asked.id)
+    credits.approve(Actor(kind="user", name="eve"), closed, asked.id)
+    assert ledger.verify().is_right
+    note = StripeEvent.objects.get(type="credit_note.created")
+    assert browser.post(PAGE, {"action": "return", "event": str(note.id)}).status_code == 404
+    assert signed_in(User.objects.create(username="tom")).post(PAGE, form).status_code in {403, 404}
+
+
+def test_make_on_the_page_of_invoices_lets_stripe_make_its_own(stripe: StandIn, closed: Tenant, operator: User) -> None:
+    browser = signed_in(operator)
+    made = browser.post("/portal/invoices/", {"month": "2026-03", "tenant": "acme"}, follow=True).content.decode()
+    assert "1 go to Stripe within a minute." in made
+    assert tasks.process_stripe() == 1
+    assert Invoice.objects.get().channel == "stripe"
+    again = browser.post("/portal/invoices/", {"month": "2026-03", "tenant": "acme"}, follow=True).content.decode()
+    assert "Made already. Nothing was changed." in again
+    with pytest.raises(InvoiceRefused, match="hearth stripe push 2026-04 --tenant acme"):
+        finalizing.finalize(Actor(kind="user", name="ada"), month(closed, 4))

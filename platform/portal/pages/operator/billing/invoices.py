@@ -14,7 +14,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
-from billing.errors import InvoiceRefused, MixedCurrencies
+from billing.accounts import account
+from billing.errors import InvoiceRefused, MixedCurrencies, StripeRefused
 from billing.invoices import drafting, finalizing, issuers, registry, steps
 from billing.invoices.documents import render
 from billing.models import Invoice, Issuer
@@ -22,6 +23,7 @@ from billing.months import overview
 from billing.months.overview import Standing
 from billing.pricing import amounts
 from billing.reports.statements import Month
+from billing.stripe import pushing
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
 from portal.pages.base import form_action, operator_page, show
@@ -128,23 +130,38 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
 def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
     slug = request.POST.get("tenant", "")
     chosen = [tenant_for(principal, slug)] if slug else overview.tenants(month.year, month.month)
-    made, refused = 0, []
+    made, pushed, refused = 0, 0, []
     try:
         for each in chosen:
+            of_month = Month(tenant=each, year=month.year, month=month.month)
             try:
-                made += finalizing.finalize(principal.actor, Month(tenant=each, year=month.year, month=month.month))[1]
-            except InvoiceRefused as error:
+                if account.of(each).details.issuer == Invoice.Channel.STRIPE:
+                    pushed += _push(principal, of_month)
+                else:
+                    made += finalizing.finalize(principal.actor, of_month)[1]
+            except (InvoiceRefused, StripeRefused) as error:
                 refused.append(str(error))
     except NotFound:
         messages.error(request, "There is no issuer yet: set your legal entity first.")
         return redirect("portal:issuers")
-    if made or not refused:
+    if pushed:
+        messages.success(request, f"{pushed} go to Stripe within a minute. The page of the issuer's Stripe has each.")
+    if made or not (refused or pushed):
         messages.success(request, f"{made} made now." if made else "Made already. Nothing was changed.")
     for reason in refused[:NAMED]:
         messages.error(request, reason)
     if len(refused) > NAMED:
         messages.error(request, f"{len(refused) - NAMED} more get none.")
     return redirect(f"{reverse('portal:invoices')}?month={month:%Y-%m}")
+
+
+def _push(principal: Principal, month: Month) -> bool:
+    """Let Stripe make the invoice of a month; return whether anything is to be done. Raises the errors of billing."""
+    push, _ = pushing.begin(principal.actor, month)
+    if push.sent_at is not None:
+        return False
+    pushing.request(push)
+    return True
 
 
 def _date(found: Invoice, text: str) -> date:

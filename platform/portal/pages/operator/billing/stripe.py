@@ -11,11 +11,11 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
+from billing.errors import BadCredit, CreditRefused, InvoiceRefused, StripeRefused, StripeUnavailable
 from billing.invoices import issuers
-from billing.models import Issuer, StripeConnection, StripeInvoice
+from billing.models import CreditRequest, Issuer, StripeConnection, StripeInvoice
 from billing.reports.statements import Month
-from billing.stripe import comparison, connections, pushing
+from billing.stripe import comparison, connections, followups, pushing
 from portal.access.principal import Principal, tenant_for
 from portal.forms.billing.stripe import StripeForm
 from portal.pages.base import operator_page, show
@@ -44,7 +44,7 @@ def index(request: HttpRequest, principal: Principal, issuer: str) -> HttpRespon
             return _show(request, principal, found, connection, form)
     try:
         messages.success(request, _change(request, principal, found, form))
-    except (InvoiceRefused, StripeRefused, StripeUnavailable) as error:
+    except (InvoiceRefused, StripeRefused, StripeUnavailable, BadCredit, CreditRefused) as error:
         if action == "connect":
             form.add_error(None, str(error))
             return _show(request, principal, found, connection, form)
@@ -70,7 +70,20 @@ def _change(request: HttpRequest, principal: Principal, issuer: Issuer, form: St
             push = _push(request.POST.get("invoice", ""), issuer)
             pushing.void(principal.actor, push, request.POST.get("reason", ""))
             return f"{push} is void."
+        case "return":
+            return _return(request, principal, issuer)
     raise NotFound("page", request.path)
+
+
+def _return(request: HttpRequest, principal: Principal, issuer: Issuer) -> str:
+    connection = connections.find(issuer.name)
+    try:
+        asked = followups.post_return(principal.actor, connection, UUID(request.POST.get("event", "")))
+    except ValueError:
+        raise NotFound("event", request.POST.get("event", "")) from None
+    if asked.state == CreditRequest.State.PENDING:
+        return f"{asked.reference} waits for a second person, on the tenant's page Billing."
+    return f"{asked.reference} is posted."
 
 
 def _push(text: str, issuer: Issuer) -> StripeInvoice:
@@ -103,6 +116,7 @@ def _show(
             "mode": connections.mode(connection),
             "secrets": list(connection.webhook_secrets.order_by("-id")),
             "invoices": [(each, slugs[each.tenant_id], SHAPES.get(each.status, "busy")) for each in invoices],
+            "followups": followups.listed(connection),
             "events": list(connection.events.order_by("-id")[:20]),
             "last": last,
             "done": done,
