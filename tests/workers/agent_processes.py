@@ -42,6 +42,7 @@ QUICK = Timeouts(
     quiet_seconds=1.0,
     canary_timeout_seconds=1.0,
     observe_seconds=0.2,
+    unchanged_seconds=0.2,
     backoff_first_seconds=0.1,
     drain_least_seconds=0.2,
     slot_free_seconds=1.0,

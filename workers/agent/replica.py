@@ -361,10 +361,21 @@ class ReplicaLifecycle:
         return True
 
     def _observe(self, row: ReplicaRow, engine: Engine) -> None:
-        now = time.monotonic()
-        if engine.load is not None and now - engine.observed_at >= self._timeouts.observe_seconds:
-            engine.observed_at = now
-            self._rows.observe(row, engine.load, engine.recent.times())
+        """Write what the engine does, every two seconds; of an idle one that does what it did, much less often.
+
+        ``load_curves`` takes the time of the last writing as that of the counters, so an engine with requests is
+        written each time, even if nothing of it changes.
+        """
+        now, load = time.monotonic(), engine.load
+        if load is None or now - engine.observed_at < self._timeouts.observe_seconds:
+            return
+        engine.observed_at = now
+        seen = (load, engine.recent.times())
+        is_idle = load.running + load.waiting == 0
+        if is_idle and seen == engine.written and now - engine.written_at < self._timeouts.unchanged_seconds:
+            return
+        if self._rows.observe(row, *seen):
+            engine.written, engine.written_at = seen, now
 
     def _move(self, row: ReplicaRow, to: State, reason: str, *, log_tail: str = "", **changes: object) -> bool:
         """Move the replica and start the next round at once; False when it has changed in the database."""

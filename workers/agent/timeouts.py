@@ -25,6 +25,8 @@ class Timeouts:
     #: The first token of a fresh engine may compile or allocate.
     first_canary_timeout_seconds: float = 120.0
     observe_seconds: float = 2.0
+    #: How old a replica's row may get while its engine has no request and nothing of it changes.
+    unchanged_seconds: float = 15.0
     #: An engine that has been ready for this long counts as healthy, and its failed attempts are reset.
     healthy_seconds: float = 60.0
     backoff_first_seconds: float = 2.0

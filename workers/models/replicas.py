@@ -114,6 +114,7 @@ class Replica(models.Model):
     max_requests = models.PositiveIntegerField(null=True, blank=True)
     #: The longest prompt and completion together, as the engine says.
     context_tokens = models.PositiveIntegerField(null=True, blank=True)
+    #: When its agent last wrote what its engine does. Of an idle one that is up to a quarter of a minute ago.
     observed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import http.client
 import json
 import os
 import signal
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -36,6 +39,7 @@ from tests.workers.agent_processes import (
 )
 from tests.workers.conftest import Fleet
 from workers import processes
+from workers.agent.agent import Agent
 from workers.agent.processes.engine import last_line
 from workers.engines.simulated import SimulatedDriver
 from workers.fleet import deployments
@@ -119,6 +123,18 @@ def test_an_engine_listens_on_an_ipv6_address_and_a_port_of_the_nodes_range(
     assert status == 200
 
 
+def written_once_in(running: Agent, *, rounds: int) -> dt.datetime | None:
+    """Return when the replica's row was written last, if it was not in so many rounds of its agent; else None."""
+    before = Replica.objects.get().observed_at
+    for _ in range(rounds):
+        until(partial(_another_round, running, running.round_at))
+    return before if Replica.objects.get().observed_at == before else None
+
+
+def _another_round(running: Agent, last: float | None) -> bool:
+    return running.round_at != last
+
+
 async def answer_of(endpoint: Endpoint) -> tuple[int, bytes]:
     """Ask an engine as the gateway does."""
     client = UpstreamClient(connect_seconds=5.0, read_timeout_seconds=30.0)
@@ -133,9 +149,13 @@ async def answer_of(endpoint: Endpoint) -> tuple[int, bytes]:
 
 def test_what_an_engine_says_of_its_cache_and_host_memory_is_in_its_replicas_row(fleet: Fleet, data_dir: Path) -> None:
     want(fleet, 1, "--kv-offloading-size", "1")
-    with agent_thread(data_dir):
-        until(in_state("ready", 1))
+    quiet = replace(QUICK, quiet_seconds=600, unchanged_seconds=600)
+    with agent_thread(data_dir, timeouts=quiet) as running:
+        (row,) = until(in_state("ready", 1))
         until(lambda: Replica.objects.filter(observed_at__isnull=False).exists())
+        idle_at = until(lambda: written_once_in(running, rounds=6))
+        assert ask(row, "POST", "/v1/completions", {"model": "tiny-chat", "prompt": "Hi", "max_tokens": 1}) == 200
+        until(lambda: Replica.objects.filter(observed_at__gt=idle_at).exists())
     row = Replica.objects.get()
     assert row.cache_tokens is not None and row.host_cache_tokens is not None
     assert row.host_cache_tokens == 2**30 // KV_BYTES_PER_TOKEN

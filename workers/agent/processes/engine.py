@@ -15,7 +15,7 @@ from django.conf import settings
 from workers import log_files, processes
 from workers.agent.probes.health import Health
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult
-from workers.agent.probes.recent_times import RecentTimes
+from workers.agent.probes.recent_times import RecentTimes, Times
 from workers.agent.processes import launch
 from workers.agent.processes.node_tls import NodeTls
 from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
@@ -57,6 +57,9 @@ class Engine:
     recent: RecentTimes = field(default_factory=RecentTimes)
     progress_at: float = field(default_factory=time.monotonic)
     observed_at: float = 0.0
+    #: The load and the times that the database has of it, and since when.
+    written: tuple[EngineLoad, Times] | None = None
+    written_at: float = 0.0
     #: Requests have ended, or it never had any.
     drained: bool = False
     terminated_at: float | None = None
