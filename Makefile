@@ -54,10 +54,12 @@ check: install-dev ## Lint, types, import rules, migrations, the guard of platfo
 	@test ! -e platform/__init__.py || { echo "platform/__init__.py would replace Python's own module platform: remove it"; exit 1; }
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy & types=$$!  # takes longest, in one process; the others run beside it
+	trap 'kill $$types 2>/dev/null || true' EXIT
 	$(BIN)/lint-imports
 	$(BIN)/python -W ignore manage.py check
 	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
+	wait $$types
 
 bench: bench-gateway bench-cache bench-drain bench-usage bench-engine-tls bench-hostile bench-routing bench-routing-host-memory bench-routing-matrix bench-calibration bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
 
