@@ -15,7 +15,7 @@ from tests.gateway.fixtures.tenants import HELLO, MODEL, Gateway, in_database, u
 from workers.models import Replica
 from workers.serving import endpoints
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("starts_are_read_often")]
 
 
 def shown(gateway: Gateway) -> int:

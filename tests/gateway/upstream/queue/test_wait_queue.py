@@ -21,6 +21,8 @@ from tests.tenants.customers import OPERATOR
 from workers.models import Level, Pool, Replica, StartTime
 from workers.serving import endpoints
 
+pytestmark = pytest.mark.usefixtures("starts_are_read_often")
+
 both_doors = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 either_way = pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 #: A measured start, and the estimate that a client gets from it.
