@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.test import Client
+from pytest_django.fixtures import Settings
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -22,6 +23,15 @@ from tests.portal.fixtures import World
 def world(db: None) -> World:
     """Two tenants, an operator, a model with a price."""
     return fixtures.build()
+
+
+@pytest.fixture(autouse=True)
+def in_one_thread(settings: Settings) -> None:
+    """Leave out the one middleware that is asynchronous, which only streams of the inference API need.
+
+    With it, Django's client makes a thread and an event loop for each request.
+    """
+    settings.MIDDLEWARE = [each for each in settings.MIDDLEWARE if each != "gateway.views.closing"]
 
 
 @pytest.fixture(autouse=True)
