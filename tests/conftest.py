@@ -27,7 +27,7 @@ SHARED = ("journey", "engines")
 #: Files that share an instance, in this order: one process runs both.
 ONE_INSTANCE = ("tests/hearth/health/test_roles.py", "tests/hearth/supervisor/test_up.py")
 #: Then those whose files take longest, so that no process is left alone with one at the end.
-LONG_FILES = ("chaos", "docker", "hearth", "workers")
+LONG_FILES = ("chaos", "docker", "hearth", "workers", "portal")
 
 
 class ByFolderOrFile(LoadScopeScheduling):  # type: ignore[misc]  # it carries no types
@@ -61,6 +61,14 @@ def cheap_passwords() -> Iterator[None]:
     """Hash passwords with few rounds: a real hash takes half a second. Other processes can check these hashes."""
     with override_settings(PASSWORD_HASHERS=["tests.cheap_passwords.FewRounds"]):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tasks_go_to_redis() -> None:
+    """Send tasks to the session's Redis, whatever ran before: Celery's own default server is tried for 20 s."""
+    from hearth.celery import app
+
+    app.set_current()
 
 
 @pytest.fixture(scope="session", autouse=True)
