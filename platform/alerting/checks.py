@@ -19,6 +19,7 @@ from billing.models import StripeConnection, UsageRollup, WalOffset
 from billing.stripe import comparison
 from billing.wal import disk_usage
 from reconciliation.models import Comparison
+from reserved_capacity.models import ReservedHour
 from workers.models import Node, NodeCertificate, Replica, SlotWait
 
 
@@ -128,6 +129,18 @@ def certificates() -> Iterator[Problem]:
         yield Problem(subject=f"node {name}", summary=f"The certificate of node {name} is valid until {until}.")
 
 
+def reservations_missing() -> Iterator[Problem]:
+    """Yield reservations whose slots were not available in the last hour that was measured."""
+    rows = ReservedHour.objects.filter(starts_at__gt=timezone.now() - kinds.MEASURED)
+    newest = rows.order_by("reservation_id", "-starts_at").distinct("reservation_id")
+    for hour in newest.select_related("reservation__tenant"):
+        if hour.missing_seconds >= kinds.MISSING_SECONDS:
+            of, name = hour.reservation, hour.reservation.deployment
+            share = f"{hour.missing_seconds / hour.slots / 60:.0f} of 60 minutes"
+            text = f"{of.slots} reserved slots of {name} were not available for {share} from {hour.starts_at:%H:%M} UTC"
+            yield Problem(subject=f"reservation of {of.tenant.slug}, {name}"[:300], summary=f"{text} on.")
+
+
 def error_rates() -> Iterator[Problem]:
     """Yield models of whose newest requests the platform failed too many."""
     since = timezone.now() - 2 * kinds.ERROR_WINDOW
@@ -152,6 +165,7 @@ CHECKS: Mapping[str, Callable[[], Iterator[Problem]]] = {
     "reconciliation-gap": reconciliation_gaps,
     "payment-overdue": payments_overdue,
     "dunning": dunning_late,
+    "reservation-missing": reservations_missing,
     "disk": disks,
     "certificate": certificates,
     "error-rate": error_rates,

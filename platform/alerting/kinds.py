@@ -25,6 +25,10 @@ FREE_SHARE = 0.10
 FREE_BYTES = 20 << 30
 #: Dunning that has not run through. It begins every ten minutes.
 DUNNING_LATE = timedelta(hours=2)
+#: Slots times seconds of a reserved hour that were not available. A replica that restarts takes less.
+MISSING_SECONDS = 300
+#: An hour is measured ten minutes after its end at the latest.
+MEASURED = timedelta(hours=2, minutes=15)
 #: A node whose agent has not renewed its lease.
 NODE_LOST_SECONDS = 30
 
@@ -89,6 +93,13 @@ KINDS: tuple[Kind, ...] = (
         about="Dunning has not run through for two hours, or its last run could not look at some invoices.",
         patience=timedelta(minutes=15),  # a release that brings it begins after at most ten
         action="Read the log of the role background, and run `hearth dunning run`.",
+        severity="warning",
+    ),
+    Kind(
+        name="reservation-missing",
+        about="In the last measured hour a tenant's reserved slots were not available for 5 minutes or more.",
+        patience=timedelta(),
+        action="`celery -A hearth fleet replicas` shows what its deployment lacks. The tenant is credited.",
         severity="warning",
     ),
     Kind(

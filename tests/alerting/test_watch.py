@@ -18,7 +18,9 @@ from billing.models import UsageRollup, WalOffset
 from notifications.event_types import ALERT_RAISED, ALERT_RESOLVED
 from notifications.models import Event
 from reconciliation.models import Comparison
+from reserved_capacity.models import CapacityReservation
 from tenants.ids import new_id
+from tenants.models import Tenant
 from tests.workers.conftest import Fleet, expire_lease, renew
 from workers.models import Deployment, Node, NodeCertificate, Replica, SlotWait
 
@@ -179,6 +181,23 @@ def test_a_model_whose_requests_fail_is_seen(db: None, requests: int, errors: in
         )
     look()
     assert look(after=MINUTE) == ([("error-rate", "model tiny-chat")] if is_seen else [])
+
+
+@pytest.mark.parametrize(("missing", "is_seen"), [(299, False), (300, True)])
+def test_a_reservation_whose_slots_were_missing_is_seen_until_they_are_back(
+    db: None, missing: int, is_seen: bool
+) -> None:
+    tenant = Tenant.objects.create(slug="acme", name="Acme")
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    of = CapacityReservation.objects.create(
+        tenant=tenant, deployment="tiny", model_names=["tiny"], slots=2, starts_at=now - 5 * HOUR, slot_hour_pico=1,
+        currency="USD",
+    )  # fmt: skip
+    hours = of.hours
+    hours.create(tenant_id=tenant.id, slots=2, starts_at=now - 2 * HOUR, available_seconds=7200 - missing)
+    assert look() == ([("reservation-missing", "reservation of acme, tiny")] if is_seen else [])
+    hours.create(tenant_id=tenant.id, slots=2, starts_at=now - HOUR, available_seconds=7200)
+    assert look(after=HOUR) == []
 
 
 def test_a_check_that_fails_leaves_the_others_and_its_own_alerts(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

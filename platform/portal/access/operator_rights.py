@@ -75,8 +75,23 @@ def require(principal: Principal, method: str | None, path: str) -> None:
         raise NotPermitted(refusal(principal, path))
 
 
+def may_set_prices(principal: Principal) -> bool:
+    """Return whether the role of an operator allows prices; deploying a model and applying a fleet file set some."""
+    return principal.operator_role is None or Area.MONEY in AREAS[principal.operator_role]
+
+
+def require_may_set_prices(principal: Principal) -> None:
+    """Raise NotPermitted for an operator whose role does not allow prices."""
+    if not may_set_prices(principal):
+        remedy = "Leave the prices out, and let one of these set them."
+        raise NotPermitted(f"{_sentence(principal, Area.MONEY)} {remedy}")
+
+
 def refusal(principal: Principal, path: str) -> str:
     """Return the sentence that says who may change what is at this address."""
-    area = area_of(path)
+    return _sentence(principal, area_of(path))
+
+
+def _sentence(principal: Principal, area: Area) -> str:
     roles = " or ".join(repr(role) for role, areas in AREAS.items() if area in areas)
     return f"Your role is {principal.operator_role!r}. Operators with the role {roles} may change {area}."

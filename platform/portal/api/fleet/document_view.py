@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import operator_rights
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses
 from portal.api.text_body import flag
@@ -54,7 +55,12 @@ class OutcomeSerializer(serializers.Serializer[Outcome]):
 def put(view: APIView, request: Request) -> Response:
     """Make the fleet what the document says, all of it or nothing; the same document twice changes nothing."""
     flags = {name: flag(request, name) for name in _FLAGS}
-    outcome = apply.apply_text(principal_of(request).actor, str(request.data), **flags)
+    outcome = apply.apply_text(
+        principal_of(request).actor,
+        str(request.data),
+        may_set_prices=operator_rights.may_set_prices(principal_of(request)),
+        **flags,
+    )
     return Response(OutcomeSerializer(outcome).data)
 
 

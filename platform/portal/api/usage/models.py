@@ -20,7 +20,7 @@ from catalogue import engine_options
 from catalogue.administration import MOST_ALIASES
 from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
-from portal.access import tenant_reads
+from portal.access import operator_rights, tenant_reads
 from portal.access.principal import Principal
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
@@ -293,6 +293,8 @@ class ModelsView(APIView):
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         actor, values = principal_of(request).actor, body.validated_data
+        if body.price_rates() is not None:
+            operator_rights.require_may_set_prices(principal_of(request))
         spec, pool, notes = body.spec(), body.pool_row(), list[str]()
         deploying.checked(spec, pool)
         preview = deploy_preview.of(spec, pool, values["replicas"])

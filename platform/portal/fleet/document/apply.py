@@ -55,20 +55,26 @@ class Outcome:
     notes: Sequence[str]
 
 
-def apply_text(actor: Actor, text: str, *, prune: bool, dry_run: bool, confirm_prices: bool) -> Outcome:
+def apply_text(
+    actor: Actor, text: str, *, prune: bool, dry_run: bool, confirm_prices: bool, may_set_prices: bool = True
+) -> Outcome:
     """Read a document and apply it. Raises BadDocument with the line of what is wrong."""
     wanted = reading.read(text)
     try:
-        return apply(actor, wanted, prune=prune, dry_run=dry_run, confirm_prices=confirm_prices)
+        flags = {"prune": prune, "dry_run": dry_run, "confirm_prices": confirm_prices}
+        return apply(actor, wanted, **flags, may_set_prices=may_set_prices)
     except BadDocument as error:
         raise reading.locate(text, error) from error
 
 
-def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_prices: bool) -> Outcome:
+def apply(
+    actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_prices: bool, may_set_prices: bool = True
+) -> Outcome:
     """Bring the fleet to what a document says; what it does not name stays, with ``prune`` its models are archived.
 
     Everything is checked first; then all of it changes, or nothing, and with ``dry_run`` nothing. The same document
-    twice changes nothing, unless a branch that it names has moved. Raises BadDocument.
+    twice changes nothing, unless a branch that it names has moved. Raises BadDocument, also for
+    another price without ``may_set_prices``.
     """
     notes: list[str] = []
     _check_names(wanted)
@@ -92,7 +98,7 @@ def apply(actor: Actor, wanted: Fleet, *, prune: bool, dry_run: bool, confirm_pr
         _bring_about(actor, wanted, before, described)
         adapters.bring_about(actor, wanted.adapters or (), before.adapters or (), fresh)
         _set_all_retirements(actor, wanted)
-        _set_all_prices(actor, wanted, confirm=confirm_prices)
+        _set_all_prices(actor, wanted, confirm=confirm_prices, is_allowed=may_set_prices)
         changes = renames.shown(difference.between(before, present.read(), digests, present.digests()), names)
         tasks.hint(())
         if dry_run:
@@ -223,18 +229,21 @@ def _set_all_retirements(actor: Actor, wanted: Fleet) -> None:
             model_changes.change(actor, entry.name, ModelChange(retirement=retirement))
 
 
-def _set_all_prices(actor: Actor, wanted: Fleet, *, confirm: bool) -> None:
+def _set_all_prices(actor: Actor, wanted: Fleet, *, confirm: bool, is_allowed: bool) -> None:
     """Set the prices of the models and the adapters that name some."""
     listed: dict[str, Sequence[Model | Adapter]] = {"models": wanted.models, "adapters": wanted.adapters or ()}
     for kind, entries in listed.items():
         for at, entry in enumerate(entries):
             if entry.prices is not None:
                 with about(f"{kind}[{at}].prices"):
-                    _set_prices(actor, entry.name, present.rates(entry.prices), confirm=confirm)
+                    rates = present.rates(entry.prices)
+                    _set_prices(actor, entry.name, rates, confirm=confirm, is_allowed=is_allowed)
 
 
-def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool) -> None:
+def _set_prices(actor: Actor, name: str, wanted: Rates, *, confirm: bool, is_allowed: bool) -> None:
     if prices.in_force([name]).get(name) != wanted:
+        if not is_allowed:
+            raise BadDocument(f"another price of {name}; your role may not change prices: leave it out")
         prices.set_price(actor, prices.ensure_price_book(), name, wanted, confirm=confirm)
 
 

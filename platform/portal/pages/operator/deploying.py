@@ -9,6 +9,7 @@ from django.views.decorators.http import require_http_methods
 
 from billing.errors import BillingError
 from catalogue.models import Model
+from portal.access import operator_rights
 from portal.access.principal import Principal
 from portal.fleet import deploy_preview, deploying, model_changes
 from portal.fleet.deploy_preview import Preview
@@ -28,6 +29,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     if request.method != "POST":
         return _page(request, principal, DeployForm(), None)
     form = DeployForm(request.POST)
+    if form.is_valid() and form.price() is not None and not operator_rights.may_set_prices(principal):
+        form.add_error("prompt", "Your role may not set prices: leave these empty, and let finance set them.")
     preview = _checked(form) if form.is_valid() else None
     if preview is None or not form.is_checked or "again" in request.POST:
         if preview is not None:

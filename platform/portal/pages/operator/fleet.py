@@ -15,6 +15,7 @@ from portal.formats import csv_export
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, show
 from portal.reporting.placeholder_costs_csv import CSV_HEADER, csv_rows
+from reserved_capacity import listing
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
 from workers.fleet import error_text
@@ -28,8 +29,9 @@ COST_DAYS = 14
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the fleet. The page is then updated over ``/ws/fleet``."""
-    return show(request, principal, "portal/fleet.html", {"fleet": inventory.read()}, active="fleet")
+    """Show the fleet and what is reserved of it. The page is then updated over ``/ws/fleet``."""
+    context = {"fleet": inventory.read(), "reservations": listing.read(with_ended=False)}
+    return show(request, principal, "portal/fleet.html", context, active="fleet")
 
 
 @require_GET

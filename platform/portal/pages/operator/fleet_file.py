@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
+from portal.access import operator_rights
 from portal.access.principal import Principal
 from portal.fleet.document import apply, present
 from portal.fleet.document.reading import BadDocument
@@ -25,7 +26,13 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     outcome, problem = None, ""
     if request.method == "POST":
         try:
-            outcome = apply.apply_text(principal.actor, text, dry_run=dry_run, **flags)
+            outcome = apply.apply_text(
+                principal.actor,
+                text,
+                dry_run=dry_run,
+                may_set_prices=operator_rights.may_set_prices(principal),
+                **flags,
+            )
         except BadDocument as error:
             problem = str(error)
     if outcome is not None and not dry_run:

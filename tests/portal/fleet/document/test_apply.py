@@ -62,6 +62,15 @@ def _names(changes: Sequence[Change]) -> list[tuple[str, str, str]]:
     return [(each.action, each.kind, each.name) for each in changes]
 
 
+def test_a_role_that_may_not_change_prices_applies_a_document_that_changes_none(world: World) -> None:
+    flags = {"prune": False, "dry_run": False, "confirm_prices": False}
+    with pytest.raises(BadDocument, match="another price of chat; your role may not change prices"):
+        apply.apply_text(OPERATOR, WHOLE, **flags, may_set_prices=False)
+    assert not Deployment.objects.exists()
+    _apply(WHOLE)
+    assert apply.apply_text(OPERATOR, WHOLE, **flags, may_set_prices=False).changes == []
+
+
 def test_a_document_makes_pools_models_prices_and_deployments(world: World) -> None:
     outcome = _apply(WHOLE)
     assert _names(outcome.changes) == [

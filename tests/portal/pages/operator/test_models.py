@@ -175,3 +175,18 @@ def test_an_alias_is_taken_from_another_model(served: World, signed_in: SignIn, 
     assert registry.load().models["default"].name == "next"
     assert as_operator.patch(f"/api/v1/models/{MODEL}", {"take_alias": "default"}, format="json").status_code == 200
     assert registry.load().models["default"].name == MODEL
+
+
+def test_an_operator_whose_role_may_not_change_prices_deploys_without_one(served: World, signed_in: SignIn) -> None:
+    mary = User.objects.create(username="mary", is_staff=True, operator_role="operator")
+    page = signed_in(mary).post(DEPLOY, filled())
+    assert (page.status_code, "Your role may not set prices" in page.content.decode()) == (400, True)
+    unpriced = filled(prompt="", cached_prompt="", completion="")
+    assert "Your role may not set prices" not in signed_in(mary).post(DEPLOY, unpriced).content.decode()
+    price = {"prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1}
+    body = {"name": "further", "engine": "simulated", "pool": "local", "price": price}
+    client: Any = APIClient()
+    client.force_login(mary)
+    refused = client.post("/api/v1/models", body, format="json")
+    assert (refused.status_code, "may change prices" in refused.content.decode()) == (403, True)
+    assert not Model.objects.filter(name="further").exists()
