@@ -52,7 +52,11 @@ def expire_promotions() -> int:
 
 @shared_task(name="billing.tasks.fold_days")
 def fold_days() -> int:
-    """Fold days that ended into daily roll-ups; return how many. The first runs fold those of earlier releases."""
+    """Fold half-hours and days that ended into their roll-ups; return how many days.
+
+    The first runs fold those of earlier releases.
+    """
+    day_folding.fold_half_hours(timezone.now())
     return day_folding.fold(timezone.now())
 
 

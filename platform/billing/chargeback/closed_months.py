@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
-from billing.models import BillingMonth, MonthProjectLine
+from billing.models import BillingMonth, FinalStatement, MonthProjectLine
 from billing.months import overview
 from billing.pricing.classes import LineClass, Priority
 from billing.reports import statements
@@ -46,13 +46,21 @@ def read(year: int, month: int, tenant: Tenant | None = None) -> Months:
     """Return the month of each tenant that existed then, or of one."""
     closed: list[ClosedMonth] = []
     still_open: list[str] = []
+    kept = _kept(year, month)
     for each in [tenant] if tenant is not None else overview.tenants(year, month):
-        found = statements.kept_statement(Month(tenant=each, year=year, month=month))
+        found = statements.kept_statement(Month(tenant=each, year=year, month=month)) if each.id in kept else None
         if found is None:
             still_open.append(each.slug)
         else:
             closed.append(ClosedMonth(tenant=each, statement=found, parts=tuple(_parts(each, found))))
     return Months(closed=tuple(closed), open=tuple(still_open))
+
+
+def _kept(year: int, month: int) -> set[UUID]:
+    """Return the tenants whose month is closed, or was made final by an earlier release."""
+    of_month = {"year": year, "month": month}
+    closed = BillingMonth.objects.filter(**of_month, reopened_at=None).values_list("tenant_id", flat=True)
+    return {*closed, *FinalStatement.objects.filter(**of_month).values_list("tenant_id", flat=True)}
 
 
 def _parts(tenant: Tenant, found: Statement) -> Iterator[Part]:

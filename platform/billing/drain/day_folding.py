@@ -1,4 +1,4 @@
-"""Fold days into daily roll-ups (``billing.ledger.daily_rollups``), while drains go on. Safe to run twice at once."""
+"""Fold days and half-hours (``billing.ledger.daily_rollups``), while drains go on. Safe to run twice at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from billing.ledger import daily_rollups
 
 #: A day is folded so long after its end, when hardly any of its rows is still to come.
 LATE = timedelta(hours=24)
+#: A half-hour is folded so long after its end.
+SETTLED = timedelta(minutes=5)
 #: A run begins no further day after this long. The next run goes on, so that a first one of many days is no long task.
 LONGEST_RUN_SECONDS = 60.0
 
@@ -27,3 +29,14 @@ def fold(now: datetime) -> int:
             spending.exclude_batches()  # waits for those that do not know of the announcement
         count += daily_rollups.write(day)
     return count
+
+
+def fold_half_hours(now: datetime) -> int:
+    """Fold the half-hours that ended, of the days that are not folded yet; return how many."""
+    halves = daily_rollups.waiting_half_hours(daily_rollups.day_of(now - LATE), now - SETTLED)
+    if not halves:
+        return 0
+    daily_rollups.announce_half_hours(halves)
+    with transaction.atomic():
+        spending.exclude_batches()
+    return sum(map(daily_rollups.write_half_hour, halves))

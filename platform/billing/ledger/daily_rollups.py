@@ -1,10 +1,17 @@
 """Daily roll-ups: sums of a day's roll-ups, so that reports over months read a small part of the rows.
 
+There are three kinds: by key and model, by tenant and model, and by model (of all tenants). The last two are also kept
+by half an hour, for charts whose steps begin within a day in UTC, as days of other time zones do. A report reads the
+smallest table that has what it groups by.
+
 A day in UTC is folded by the background role some time after its end, while drains go on:
 
 1. The day is noted as being folded. A batch that adds to its roll-ups from then on removes the note (:func:`outdate`).
 2. Batches that began before are waited for, so that none is left which does not know the note.
 3. One transaction locks the note, writes the sums and marks the day as folded; if the note is gone, it writes nothing.
+
+Half-hours of the days that are not folded yet are folded in the same way, some minutes after their end, so that pages
+of the last day read few rows.
 
 So a day that is marked as folded equals its roll-ups. A late row makes the day outdated, reports read its roll-ups
 until it is folded again. Money is never decided by daily roll-ups.
@@ -12,34 +19,65 @@ until it is folded again. Money is never decided by daily roll-ups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import QuerySet
 
 from billing.ledger.rollups import SUMS
 from billing.ledger.usage_rows import Buckets
-from billing.models import FoldedDay, UsageRollup
+from billing.models import FoldedDay, FoldedHalfHour, UsageRollup
 
 DAY = timedelta(days=1)
-_KEYS = ", ".join(("tenant_id", "project_id", "key_id", "model_name"))
-_FOLD = f"""
-    WITH fine AS (
-        SELECT * FROM billing_usagerollup WHERE starts_at >= %(begin)s AND starts_at < %(end)s
-    ), sums AS (
-        SELECT {_KEYS}, {", ".join(f"sum({name}) AS {name}" for name in SUMS)} FROM fine GROUP BY {_KEYS}
-    ), histogram AS (
-        SELECT {_KEYS}, array_agg(number ORDER BY number) AS numbers, array_agg(requests ORDER BY number) AS counts
-        FROM (
-            SELECT {_KEYS}, number, sum(count)::bigint AS requests
-            FROM fine, unnest(latency_buckets, latency_counts) AS bucket(number, count) GROUP BY {_KEYS}, number
-        ) AS merged GROUP BY {_KEYS}
+HALF_HOUR = timedelta(minutes=30)
+
+
+def _fold(into: str, source: str, keys: str, step: str = "24 hours") -> str:
+    """Return SQL that adds up a span's rows of a table of roll-ups by a step in UTC, and by these columns."""
+    keys = f"step, {keys}"
+    return f"""
+        WITH fine AS (
+            SELECT *, date_bin('{step}', starts_at, '2000-01-01 00:00+00') AS step
+            FROM {source} WHERE starts_at >= %(begin)s AND starts_at < %(end)s
+        ), sums AS (
+            SELECT {keys}, {", ".join(f"sum({name}) AS {name}" for name in SUMS)} FROM fine GROUP BY {keys}
+        ), histogram AS (
+            SELECT {keys}, array_agg(number ORDER BY number) AS numbers, array_agg(requests ORDER BY number) AS counts
+            FROM (
+                SELECT {keys}, number, sum(count)::bigint AS requests
+                FROM fine, unnest(latency_buckets, latency_counts) AS bucket(number, count) GROUP BY {keys}, number
+            ) AS merged GROUP BY {keys}
+        )
+        INSERT INTO {into} ({keys.replace("step", "starts_at")}, {", ".join(SUMS)}, latency_buckets, latency_counts)
+        SELECT {keys}, {", ".join(SUMS)}, coalesce(numbers, '{{}}'), coalesce(counts, '{{}}')
+        FROM sums LEFT JOIN histogram USING ({keys})
+    """
+
+
+_OF_TENANT = "tenant_id, model_name"
+#: What makes a day's rows of each table, in an order in which those that it is made from are there.
+_TABLES = {
+    into: _fold(into, *more)
+    for into, *more in (
+        ("billing_dailyrollup", "billing_usagerollup", "tenant_id, project_id, key_id, model_name"),
+        ("billing_halfhourlytenantrollup", "billing_usagerollup", _OF_TENANT, "30 minutes"),
+        ("billing_dailytenantrollup", "billing_halfhourlytenantrollup", _OF_TENANT),
+        ("billing_halfhourlyplatformrollup", "billing_halfhourlytenantrollup", "model_name", "30 minutes"),
+        ("billing_dailyplatformrollup", "billing_halfhourlyplatformrollup", "model_name"),
     )
-    INSERT INTO billing_dailyrollup (starts_at, {_KEYS}, {", ".join(SUMS)}, latency_buckets, latency_counts)
-    SELECT %(begin)s, {_KEYS}, {", ".join(SUMS)}, coalesce(numbers, '{{}}'), coalesce(counts, '{{}}')
-    FROM sums LEFT JOIN histogram USING ({_KEYS})
-"""
+} | {
+    "billing_dailybypassrollup": """
+        INSERT INTO billing_dailybypassrollup (starts_at, reason, requests)
+        SELECT %(begin)s, reason, sum(requests) FROM billing_bypassrollup
+        WHERE starts_at >= %(begin)s AND starts_at < %(end)s GROUP BY reason
+    """,
+}
+_OF_HALF_HOURS = ("billing_halfhourlytenantrollup", "billing_halfhourlyplatformrollup")
+#: Held while tables are written: a day and half an hour of it are never written at once.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('daily_rollups'))"
 _COMPARED = "sum(amount_pico), sum(prompt_tokens + cached_prompt_tokens + completion_tokens)"
 _BOTH = f"""
     WITH day AS (
@@ -60,12 +98,19 @@ def day_of(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
+def half_hour_of(moment: datetime) -> datetime:
+    """Return the start of the half-hour that contains a moment."""
+    return moment.astimezone(UTC).replace(minute=moment.minute // 30 * 30, second=0, microsecond=0)
+
+
 def outdate(buckets: Buckets) -> None:
     """Note that these buckets' days change. Call it in the transaction that adds to them, after the addition."""
-    days = {day_of(bucket.starts_at) for bucket, _ in buckets}
+    moments = {bucket.starts_at for bucket, _ in buckets}
+    days, halves = ({of(moment) for moment in moments} for of in (day_of, half_hour_of))
     if days:
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM billing_foldedday WHERE starts_at = ANY(%s)", [sorted(days)])
+            cursor.execute("DELETE FROM billing_foldedhalfhour WHERE starts_at = ANY(%s)", [sorted(halves)])
 
 
 def waiting(until: datetime) -> list[datetime]:
@@ -73,34 +118,87 @@ def waiting(until: datetime) -> list[datetime]:
     first = UsageRollup.objects.order_by("starts_at").values_list("starts_at", flat=True).first()
     if first is None:
         return []
-    folded = set(FoldedDay.objects.exclude(folded_at=None).values_list("starts_at", flat=True))
+    folded = set(_complete().values_list("starts_at", flat=True))
     days = [until - number * DAY for number in range(1, (until - day_of(first)) // DAY + 1)]
     return [day for day in days if day not in folded]
 
 
 def announce(day: datetime) -> None:
-    """Note that a day is being folded, in a transaction of its own (step 1)."""
-    FoldedDay.objects.get_or_create(starts_at=day)
+    """Note that a day is being folded, in a transaction of its own (step 1).
+
+    One that the release before folded is folded again.
+    """
+    noted, created = FoldedDay.objects.get_or_create(starts_at=day)
+    if not created and not noted.is_summed:
+        FoldedDay.objects.filter(starts_at=day, is_summed=False).update(folded_at=None)
 
 
 def write(day: datetime) -> bool:
     """Write a day's sums if it was announced and is still unchanged (step 3); return whether it is folded."""
     with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_LOCK)
         cursor.execute(
             "SELECT 1 FROM billing_foldedday WHERE starts_at = %s AND folded_at IS NULL FOR UPDATE SKIP LOCKED", [day]
         )
         if cursor.fetchone() is None:
             return False
-        cursor.execute("DELETE FROM billing_dailyrollup WHERE starts_at = %s", [day])
-        cursor.execute(_FOLD, {"begin": day, "end": day + DAY})
-        cursor.execute("UPDATE billing_foldedday SET folded_at = now() WHERE starts_at = %s", [day])
+        _rewrite(cursor, _TABLES, day, day + DAY)
+        cursor.execute("DELETE FROM billing_foldedhalfhour WHERE starts_at >= %s AND starts_at < %s", [day, day + DAY])
+        cursor.execute("UPDATE billing_foldedday SET folded_at = now(), is_summed = true WHERE starts_at = %s", [day])
     return True
+
+
+def waiting_half_hours(first: datetime, until: datetime) -> list[datetime]:
+    """Return the half-hours from ``first``, the start of one, that ended before ``until`` and are not folded."""
+    folded = set(_complete_half_hours().filter(starts_at__gte=first).values_list("starts_at", flat=True))
+    halves = [first + number * HALF_HOUR for number in range((until - first) // HALF_HOUR)]
+    return [half for half in halves if half not in folded]
+
+
+def announce_half_hours(halves: Sequence[datetime]) -> None:
+    """Note that half-hours are being folded, in a transaction of its own (step 1)."""
+    FoldedHalfHour.objects.bulk_create([FoldedHalfHour(starts_at=half) for half in halves], ignore_conflicts=True)
+
+
+def write_half_hour(half: datetime) -> bool:
+    """Write the sums of an announced half-hour if it is still unchanged (step 3); return whether it is folded."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_LOCK)
+        cursor.execute(
+            "SELECT 1 FROM billing_foldedhalfhour WHERE starts_at = %s AND folded_at IS NULL FOR UPDATE SKIP LOCKED",
+            [half],
+        )
+        if cursor.fetchone() is None:
+            return False
+        _rewrite(cursor, _OF_HALF_HOURS, half, half + HALF_HOUR)
+        cursor.execute("UPDATE billing_foldedhalfhour SET folded_at = now() WHERE starts_at = %s", [half])
+    return True
+
+
+def _rewrite(cursor: CursorWrapper, tables: Iterable[str], begin: datetime, end: datetime) -> None:
+    for table in tables:
+        cursor.execute(f"DELETE FROM {table} WHERE starts_at >= %s AND starts_at < %s", [begin, end])
+        cursor.execute(_TABLES[table], {"begin": begin, "end": end})
+
+
+def folded_half_hours(begin: datetime, end: datetime) -> Sequence[datetime]:
+    """Return the folded half-hours that begin in a period, in order, of days that are not folded."""
+    found = _complete_half_hours().filter(starts_at__gte=begin, starts_at__lt=end)
+    return list(found.order_by("starts_at").values_list("starts_at", flat=True))
+
+
+def _complete_half_hours() -> QuerySet[FoldedHalfHour]:
+    return FoldedHalfHour.objects.filter(folded_at__isnull=False)
 
 
 def folded(begin: datetime, end: datetime) -> Sequence[datetime]:
     """Return the folded days that begin in a period, in order."""
-    found = FoldedDay.objects.filter(starts_at__gte=begin, starts_at__lt=end).exclude(folded_at=None)
+    found = _complete().filter(starts_at__gte=begin, starts_at__lt=end)
     return list(found.order_by("starts_at").values_list("starts_at", flat=True))
+
+
+def _complete() -> QuerySet[FoldedDay]:
+    return FoldedDay.objects.filter(folded_at__isnull=False, is_summed=True)
 
 
 def compared(begin: datetime, end: datetime) -> tuple[Mapping[UUID, Compared], Mapping[UUID, Compared]]:

@@ -26,7 +26,19 @@ from billing.models.dunning import DunningCase, DunningHold, DunningPolicy, Dunn
 from billing.models.invoices import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 from billing.models.payments import BankAssignment, BankCredit, BankLine, PaymentFailure, PaymentUndone
 from billing.models.plans import MonthTermsLine, Plan, PlanVersion, TenantPlan
-from billing.models.rollups import NO_KEY, BypassRollup, DailyRollup, FoldedDay, UsageRollup
+from billing.models.rollups import (
+    NO_KEY,
+    BypassRollup,
+    DailyBypassRollup,
+    DailyPlatformRollup,
+    DailyRollup,
+    DailyTenantRollup,
+    FoldedDay,
+    FoldedHalfHour,
+    HalfHourlyPlatformRollup,
+    HalfHourlyTenantRollup,
+    UsageRollup,
+)
 from billing.models.stripe import (
     StripeComparison,
     StripeConnection,
@@ -51,7 +63,10 @@ __all__ = [
     "CreditEntry",
     "CreditNote",
     "CreditRequest",
+    "DailyBypassRollup",
+    "DailyPlatformRollup",
     "DailyRollup",
+    "DailyTenantRollup",
     "DunningCase",
     "DunningHold",
     "DunningPolicy",
@@ -59,7 +74,10 @@ __all__ = [
     "DunningStep",
     "FinalStatement",
     "FoldedDay",
+    "FoldedHalfHour",
     "GlCode",
+    "HalfHourlyPlatformRollup",
+    "HalfHourlyTenantRollup",
     "Invoice",
     "InvoiceDocument",
     "InvoiceLine",

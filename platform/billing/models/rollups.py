@@ -21,9 +21,6 @@ class RollupSums(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     starts_at = models.DateTimeField()
-    tenant_id = models.UUIDField()
-    project_id = models.UUIDField()
-    key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
     model_name = models.CharField(max_length=200)
     requests = models.PositiveBigIntegerField(default=0)
     #: Failures of the platform. Sums of earlier releases include refusals and disconnected clients.
@@ -59,10 +56,21 @@ class RollupSums(models.Model):
         abstract = True
 
     def __str__(self) -> str:
-        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
+        return f"{self.model_name} {self.starts_at:%Y-%m-%d %H:%M}"
 
 
-class UsageRollup(RollupSums):
+class KeyRollup(RollupSums):
+    """What a roll-up has that distinguishes tenants, projects and keys."""
+
+    tenant_id = models.UUIDField()
+    project_id = models.UUIDField()
+    key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
+
+    class Meta:
+        abstract = True
+
+
+class UsageRollup(KeyRollup):
     """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum."""
 
     class Meta:
@@ -74,16 +82,23 @@ class UsageRollup(RollupSums):
         indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
 
 
-class DailyRollup(RollupSums):
-    """Sums of the roll-ups of a day in UTC, for reports only: money is never decided by them.
+class DailySums(RollupSums):
+    """Sums of a day in UTC, or of half an hour, for reports only: money is never decided by them.
 
-    Those of a day count only while it has a :class:`FoldedDay` (``billing.ledger.daily_rollups``).
+    They count only while there is a :class:`FoldedDay` or :class:`FoldedHalfHour` (``billing.ledger.daily_rollups``).
     """
 
     #: Merged: each number once.
     latency_counts = ArrayField(
         models.BigIntegerField(), default=list, db_default=Value([], ArrayField(models.BigIntegerField()))
     )
+
+    class Meta:
+        abstract = True
+
+
+class DailyRollup(DailySums, KeyRollup):
+    """Sums of the roll-ups of a day, by tenant, project, key and model."""
 
     class Meta:
         constraints = (
@@ -95,6 +110,68 @@ class DailyRollup(RollupSums):
         indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="daily_rollup_by_tenant"),)
 
 
+class TenantRollup(DailySums):
+    """Sums of a tenant by model: what its pages over days and months read."""
+
+    tenant_id = models.UUIDField()
+
+    class Meta:
+        abstract = True
+
+
+class DailyTenantRollup(TenantRollup):
+    """Those of a day."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant_id", "starts_at", "model_name"), name="daily_tenant_rollup_once"),
+        )
+        indexes = (models.Index(fields=("starts_at",), name="daily_tenant_rollup_at"),)
+
+
+class HalfHourlyTenantRollup(TenantRollup):
+    """Those of half an hour."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant_id", "starts_at", "model_name"), name="half_hourly_tenant_rollup_once"
+            ),
+        )
+        indexes = (models.Index(fields=("starts_at",), name="half_hourly_tenant_rollup_at"),)
+
+
+class DailyPlatformRollup(DailySums):
+    """Sums of all tenants by model on a day: what pages of the platform over days and months read."""
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("starts_at", "model_name"), name="daily_platform_rollup_once"),)
+
+
+class HalfHourlyPlatformRollup(DailySums):
+    """Those of half an hour."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("starts_at", "model_name"), name="half_hourly_platform_rollup_once"),
+        )
+
+
+class DailyBypassRollup(models.Model):
+    """How many requests of all tenants bypassed the prediction cache on a day, by reason."""
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    reason = models.CharField(max_length=64)
+    requests = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("starts_at", "reason"), name="daily_bypass_rollup_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.starts_at:%Y-%m-%d} {self.reason}"
+
+
 class FoldedDay(models.Model):
     """A day in UTC whose daily roll-ups equal its roll-ups. A batch that adds to these removes it.
 
@@ -103,9 +180,21 @@ class FoldedDay(models.Model):
 
     starts_at = models.DateTimeField(primary_key=True)
     folded_at = models.DateTimeField(null=True)
+    #: Whether there are sums by tenant and of all tenants too, which the release before does not make.
+    is_summed = models.BooleanField(default=False, db_default=False)
 
     def __str__(self) -> str:
         return f"{self.starts_at:%Y-%m-%d}"
+
+
+class FoldedHalfHour(models.Model):
+    """Half an hour of a day that is not folded yet whose sums by tenant and of all tenants equal its roll-ups."""
+
+    starts_at = models.DateTimeField(primary_key=True)
+    folded_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.starts_at:%Y-%m-%d %H:%M}"
 
 
 class BypassRollup(models.Model):

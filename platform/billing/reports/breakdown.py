@@ -21,14 +21,14 @@ from billing.ledger.latency_buckets import latency as percentiles
 from billing.ledger.rollups import Sums
 from billing.models import NO_KEY
 from billing.reports import latency, savings, tags
-from billing.reports.usage import rollups_in, series_at, summed
+from billing.reports.usage import Column, rollups_in, series_at, summed
 from tenants import cost_centres
 from tenants.ids import TenantId
 from tenants.models import ApiKey
 
 By = Literal["tenant", "project", "key", "member", "model", "day", "cost_centre", "end_user", "tag"]
 BY: tuple[str, ...] = get_args(By)
-_COLUMNS: Mapping[savings.By, latency.Column] = {
+_COLUMNS: Mapping[savings.By, Column] = {
     "tenant": "tenant_id",
     "project": "project_id",
     "key": "key_id",
@@ -138,7 +138,7 @@ def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | 
 
 
 def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    every = summed(rollups_in(period, tenant_id, project_id), "project_id")
+    every = summed(rollups_in(period, tenant_id, project_id, by="project_id"), "project_id")
     found = {project: sums for project, sums in every.items() if sums.requests}
     centres = cost_centres.of_projects(found)
     by_centre: defaultdict[str, Sums] = defaultdict(Sums)
@@ -155,7 +155,7 @@ def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id:
 
 
 def _by_member(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    every = summed(rollups_in(period, tenant_id, project_id), "key_id")
+    every = summed(rollups_in(period, tenant_id, project_id, by="key_id"), "key_id")
     found = {key_id: sums for key_id, sums in every.items() if sums.requests}
     makers = dict(ApiKey.objects.filter(id__in=found, created_by__isnull=False).values_list("id", "created_by_id"))
     names = {key_id: str(makers.get(key_id, "")) for key_id in found}

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
 from django.db.models import F, Func
 
 from billing.ledger.latency_buckets import Latency, latency
-from billing.reports.usage import Period, Rollups, place_among, rollups_in
+from billing.reports.usage import Column, Period, Rollups, place_among, rollups_in
 from tenants.ids import TenantId
 
-Column = Literal["tenant_id", "project_id", "key_id", "model_name"]
 _HISTOGRAMS = "latency_buckets", "latency_counts"
 _MERGED = """
     SELECT part.value, bucket.number, sum(bucket.requests)::bigint
@@ -28,7 +27,7 @@ def by_column(
     period: Period, tenant_id: TenantId | None, project_id: UUID | None, column: Column
 ) -> dict[Any, Counter[int]]:
     """Return the histogram of each value of a column of roll-ups."""
-    return _read(rollups_in(period, tenant_id, project_id), F(column))
+    return _read(rollups_in(period, tenant_id, project_id, by=column), F(column))
 
 
 def by_moment(

@@ -1,4 +1,4 @@
-"""Which days of a long period are read from daily roll-ups, and which parts of it from those of quarters of an hour."""
+"""Which days and half-hours of a period are read from their roll-ups, and what from those of quarters of an hour."""
 
 from __future__ import annotations
 
@@ -9,38 +9,70 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from billing.ledger import daily_rollups
-from billing.ledger.daily_rollups import DAY
+from billing.ledger.daily_rollups import DAY, HALF_HOUR
 
 #: Shorter periods are read from roll-ups of quarters of an hour alone.
-SHORTEST = timedelta(days=4)
+SHORTEST = timedelta(hours=4)
+Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A period in two parts: days in UTC, by their start, and what is left, from each start to before its end."""
+    """A period in parts, each of spans from a start to before an end: whole days, half-hours, and what is left."""
 
-    days: Sequence[datetime]
-    rest: Sequence[tuple[datetime, datetime]]
-
-    def condition(self) -> Q:
-        """Return the condition of roll-ups for what is left, which is something."""
-        found = Q()
-        for start, end in self.rest:
-            found |= Q(starts_at__gte=start, starts_at__lt=end)
-        return found
+    days: Sequence[Span] = ()
+    half_hours: Sequence[Span] = ()
+    rest: Sequence[Span] = ()
 
 
-def split(start: datetime, end: datetime, moments: Sequence[datetime] = ()) -> Parts:
-    """Split a period. A day within which one of these moments lies is in the rest, as one that is not folded."""
+def within(spans: Sequence[Span]) -> Q:
+    """Return the condition of roll-ups in any of these, of which there is one at least."""
+    found = Q()
+    for start, end in spans:
+        found |= Q(starts_at__gte=start, starts_at__lt=end)
+    return found
+
+
+def split(
+    start: datetime, end: datetime, moments: Sequence[datetime] = (), *, has_keys: bool = False, by_day: bool = True
+) -> Parts:
+    """Split a period. What is not folded is in the rest, and days and half-hours within which a moment lies.
+
+    ``has_keys``: roll-ups of half-hours lack what is read. Not ``by_day``: days are read by the half-hour too, so that
+    only a moment within one matters.
+    """
     if end - start < SHORTEST:
-        return Parts(days=(), rest=((start, end),))
-    cut = {day for moment in moments if (day := daily_rollups.day_of(moment)) != moment}
-    days = [day for day in daily_rollups.folded(start, end - DAY + timedelta(seconds=1)) if day not in cut]
-    rest, at = [], start
-    for day in days:
-        if day > at:
-            rest.append((at, day))
-        at = day + DAY
-    if at < end:
-        rest.append((at, end))
-    return Parts(days=days, rest=rest)
+        return Parts(rest=((start, end),))
+    cut = {half for moment in moments if (half := daily_rollups.half_hour_of(moment)) != moment}
+    cut_days = {daily_rollups.day_of(moment) for moment in (filter(is_within_day, moments) if by_day else cut)}
+    first = daily_rollups.day_of(start + DAY - timedelta.resolution)
+    folded = daily_rollups.folded(first, end - DAY + timedelta(seconds=1)) if first + DAY <= end else ()
+    days = _joined([day for day in folded if day not in cut_days], DAY)
+    rest = _between(start, end, days)
+    if has_keys or not rest:
+        return Parts(days=days, rest=rest)
+    halves = daily_rollups.folded_half_hours(rest[0][0], rest[-1][1] - HALF_HOUR + timedelta(seconds=1))
+    half_hours = _joined([half for half in halves if half not in cut], HALF_HOUR)
+    return Parts(days=days, half_hours=half_hours, rest=_between(start, end, sorted([*days, *half_hours])))
+
+
+def is_within_day(moment: datetime) -> bool:
+    """Return whether a moment lies within a day in UTC."""
+    return daily_rollups.day_of(moment) != moment
+
+
+def _joined(starts: Sequence[datetime], length: timedelta) -> list[Span]:
+    """Return the spans of steps of this length, in order, those that follow each other as one."""
+    found: list[Span] = []
+    for start in starts:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], start + length)
+        else:
+            found.append((start, start + length))
+    return found
+
+
+def _between(start: datetime, end: datetime, spans: Sequence[Span]) -> list[Span]:
+    """Return what of a period is in none of these spans, which are in order and share nothing."""
+    edges = [start, *(moment for span in spans for moment in span), end]
+    return [(begin, behind) for begin, behind in zip(edges[::2], edges[1::2], strict=True) if begin < behind]

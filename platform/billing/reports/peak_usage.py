@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Sum
 
 from billing.ledger.usage_rows import BUCKET_SECONDS
 from billing.models import UsageRollup
@@ -36,10 +36,10 @@ class Quarter:
 
 def quarters(tenant_id: UUID, since: datetime) -> list[Quarter]:
     """Return a tenant's quarters of an hour from ``since`` on."""
-    tokens = F("prompt_tokens") + F("cached_prompt_tokens") + F("completion_tokens")
-    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=since)
-    figures = rows.annotate(tokens=tokens).values_list("starts_at", "project_id", "model_name", "requests", "tokens")
-    return [Quarter(*row) for row in figures]
+    tokens = Sum(F("prompt_tokens") + F("cached_prompt_tokens") + F("completion_tokens"))
+    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=since).order_by()
+    figures = rows.values_list("starts_at", "project_id", "model_name").annotate(sent=Sum("requests"), tokens=tokens)
+    return [Quarter(*row[:3], *map(int, row[3:])) for row in figures]
 
 
 def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name: str = "") -> Rate:

@@ -5,6 +5,8 @@ Read from single requests that an engine ran. The roll-ups say first how many th
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -71,26 +73,34 @@ def read(period: Period) -> RoutingQuality:
     if (requests := known.requests) > MOST_REQUESTS:
         raise TooManyRequests(requests, MOST_REQUESTS)
     rows: QuerySet[Any] = records_in(period, None).exclude(route_reason="").filter(refusals=0, replica_id__isnull=False)
+    # Read once: groups of groups are added up here.
+    names = {"reason": F("route_reason"), "model": F("model_name"), "replica": F("replica_id")}
+    found: list[dict[str, Any]] = list(rows.values(**names).annotate(**_SUMS).order_by())
     return RoutingQuality(
-        total=_group({**rows.aggregate(**_SUMS)}),
-        by_reason=_grouped(rows, reason=F("route_reason")),
-        by_model=_grouped(rows, model=F("model_name")),
-        by_replica=_grouped(rows, replica=F("replica_id"), model=F("model_name")),
+        total=next(iter(_grouped(found)), _group({}, [])),
+        by_reason=_grouped(found, "reason"),
+        by_model=_grouped(found, "model"),
+        by_replica=_grouped(found, "replica", "model"),
     )
 
 
-def _grouped(rows: QuerySet[Any], **names: F) -> tuple[RoutingGroup, ...]:
-    found: Any = rows.values(**names).annotate(**_SUMS).order_by("-requests", *names)
-    return tuple(_group(row) for row in found[:MOST_GROUPS])
+def _grouped(rows: Iterable[dict[str, Any]], *names: str) -> tuple[RoutingGroup, ...]:
+    parts: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        parts[tuple(row[name] for name in names)].append(row)
+    groups = [(key, _group(dict(zip(names, key, strict=True)), each)) for key, each in parts.items()]
+    groups.sort(key=lambda each: (-each[1].requests, *map(str, each[0])))
+    return tuple(group for _, group in groups[:MOST_GROUPS])
 
 
-def _group(row: dict[str, Any]) -> RoutingGroup:
+def _group(names: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> RoutingGroup:
+    sums = {name: sum(int(row[name] or 0) for row in rows) for name in _SUMS}
     return RoutingGroup(
-        reason=row.get("reason", ""),
-        model=row.get("model", ""),
-        replica_id=row.get("replica"),
-        prompt_tokens=int(row["all_tokens"] or 0),
-        **{name: int(row[name] or 0) for name in _SUMS if name != "all_tokens"},
+        reason=names.get("reason", ""),
+        model=names.get("model", ""),
+        replica_id=names.get("replica"),
+        prompt_tokens=sums.pop("all_tokens"),
+        **sums,
     )
 
 

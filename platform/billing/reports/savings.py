@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 from uuid import UUID
 
-from django.db.models import Count, Sum
+from django.db.models import Count, QuerySet, Sum
 
 from billing.ledger.rollups import Sums
-from billing.models import NO_KEY, BypassRollup, UsageRecord
-from billing.reports.usage import Period, floor, rollups_in, summed
+from billing.models import NO_KEY, BypassRollup, DailyBypassRollup, UsageRecord
+from billing.reports import long_periods
+from billing.reports.usage import Column, Period, floor, rollups_in, summed
 from tenants.ids import TenantId, first_id_at
 from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
 
 By = Literal["tenant", "project", "key", "model"]
 BY: tuple[str, ...] = get_args(By)
-_COLUMNS: Mapping[By, str] = {
+_COLUMNS: Mapping[By, Column] = {
     "tenant": "tenant_id",
     "project": "project_id",
     "key": "key_id",
@@ -103,7 +105,7 @@ class BypassCount:
 def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None) -> tuple[Group, ...]:
     """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
     column = _COLUMNS[by]
-    every = summed(rollups_in(period, tenant_id, project_id), column)
+    every = summed(rollups_in(period, tenant_id, project_id, by=column), column)
     # Without requests: refusals only, of a model or key that may not even exist.
     found = {name: sums for name, sums in every.items() if sums.requests}
     if by == "model":
@@ -126,11 +128,25 @@ def bypasses(period: Period, tenant_id: TenantId | None, project_id: UUID | None
     """
     if project_id is not None and tenant_id is not None:
         return _bypasses_of_project(period, tenant_id, project_id)
-    rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
+    counts: Counter[str] = Counter()
+    for rows in _bypass_rollups(period, tenant_id):
+        for reason, requests in rows.values_list("reason").annotate(total=Sum("requests")):
+            counts[reason] += int(requests)
+    found = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return tuple(BypassCount(reason=reason, requests=requests) for reason, requests in found)
+
+
+def _bypass_rollups(period: Period, tenant_id: TenantId | None) -> Iterator[QuerySet[Any]]:
+    """Yield the roll-ups of a period, in parts: those of all tenants of whole days where they can be."""
+    start = floor(period.start)
     if tenant_id is not None:
-        rows = rows.filter(tenant_id=tenant_id)
-    counted = rows.values("reason").annotate(total=Sum("requests")).order_by("-total", "reason")
-    return tuple(BypassCount(reason=row["reason"], requests=int(row["total"])) for row in counted)
+        yield BypassRollup.objects.filter(starts_at__gte=start, starts_at__lt=period.end, tenant_id=tenant_id)
+        return
+    parts = long_periods.split(start, period.end, has_keys=True)
+    if parts.days:
+        yield DailyBypassRollup.objects.filter(long_periods.within(parts.days))
+    if parts.rest:
+        yield BypassRollup.objects.filter(long_periods.within(parts.rest))
 
 
 def _bypasses_of_project(period: Period, tenant_id: TenantId, project_id: UUID) -> tuple[BypassCount, ...]:

@@ -20,7 +20,16 @@ from django.db.models import DateTimeField, F, Func, IntegerField, Q, QuerySet, 
 
 from billing.ledger.rollups import ERROR_STATES, REFUSED_STATUSES, SUMS, Sums, row_sums
 from billing.ledger.usage_rows import BUCKET_SECONDS, UsageRow, moment_of, stored
-from billing.models import DailyRollup, UsageRecord, UsageRollup
+from billing.models import (
+    DailyPlatformRollup,
+    DailyRollup,
+    DailyTenantRollup,
+    HalfHourlyPlatformRollup,
+    HalfHourlyTenantRollup,
+    UsageRecord,
+    UsageRollup,
+)
+from billing.models.rollups import RollupSums
 from billing.reports import long_periods
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
@@ -147,7 +156,7 @@ def fine_series(period: Period, tenant_id: TenantId | None, moments: Sequence[da
 
 def by_tenant(period: Period) -> tuple[TenantSums, ...]:
     """Return each tenant with usage, highest amount first."""
-    sums_by_id = summed(rollups_in(period, None), "tenant_id")
+    sums_by_id = summed(rollups_in(period, None, by="tenant_id"), "tenant_id")
     found = dict(sorted(sums_by_id.items(), key=lambda each: (-each[1].amount_pico, each[0])))
     slugs = dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
     return tuple(
@@ -259,26 +268,41 @@ def _records(tenant_id: TenantId | None) -> QuerySet[UsageRecord]:
     return UsageRecord.objects.all() if tenant_id is None else UsageRecord.objects.filter(tenant_id=tenant_id)
 
 
-#: Roll-ups of quarters of an hour, or of days. Both have the same columns.
-Rollups = QuerySet[UsageRollup] | QuerySet[DailyRollup]
+#: Roll-ups of quarters of an hour, half-hours or days. All have the same sums.
+Rollups = QuerySet[Any]
+#: What a report groups by; empty: nothing that only some roll-ups have.
+Column = Literal["tenant_id", "project_id", "key_id", "model_name", ""]
 
 
 def rollups_in(
-    period: Period, tenant_id: TenantId | None, project_id: UUID | None = None, moments: Sequence[datetime] = ()
+    period: Period,
+    tenant_id: TenantId | None,
+    project_id: UUID | None = None,
+    moments: Sequence[datetime] = (),
+    *,
+    by: Column = "",
 ) -> tuple[Rollups, ...]:
-    """Return the roll-ups of a period, in one part or two that share no request.
+    """Return the roll-ups of a period, in up to three parts that share no request, for a report that groups ``by``.
 
-    Those of all tenants are of whole days where they can be: no moment lies within one, and it is folded.
+    What is folded is read by days or half-hours if no moment lies within one.
     """
-    if tenant_id is None and project_id is None:
-        parts = long_periods.split(floor(period.start), period.end, moments)
-        if parts.days:
-            daily = DailyRollup.objects.filter(starts_at__in=parts.days)
-            return (daily, UsageRollup.objects.filter(parts.condition())) if parts.rest else (daily,)
-    found = UsageRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
+    narrowed: dict[str, UUID] = {} if tenant_id is None else {"tenant_id": tenant_id}
     if project_id is not None:
-        found = found.filter(project_id=project_id)
-    return (found if tenant_id is None else found.filter(tenant_id=tenant_id),)
+        narrowed["project_id"] = project_id
+    has_keys = project_id is not None or by in {"project_id", "key_id"}
+    by_day = has_keys or not any(map(long_periods.is_within_day, moments))
+    parts = long_periods.split(floor(period.start), period.end, moments, has_keys=has_keys, by_day=by_day)
+    has_tenants = tenant_id is not None or by == "tenant_id"
+    half_hourly = HalfHourlyTenantRollup if has_tenants else HalfHourlyPlatformRollup
+    daily: type[RollupSums] = DailyRollup if has_keys else DailyTenantRollup if has_tenants else DailyPlatformRollup
+    tables: tuple[tuple[type[RollupSums], Sequence[long_periods.Span]], ...] = (
+        (daily if by_day else half_hourly, parts.days),
+        (half_hourly, parts.half_hours),
+        (UsageRollup, parts.rest),
+    )
+    return tuple(
+        table._default_manager.filter(long_periods.within(spans), **narrowed) for table, spans in tables if spans
+    )
 
 
 def summed(parts: Iterable[Rollups], column: str) -> dict[Any, Sums]:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+from django.db.models import Model
 
 from billing.drain import batch, day_folding
 from billing.ledger import daily_rollups, partitions
 from billing.ledger.daily_rollups import DAY
 from billing.ledger.usage_rows import UsageRow
-from billing.models import DailyRollup, FoldedDay
+from billing.models import (
+    DailyPlatformRollup,
+    DailyRollup,
+    DailyTenantRollup,
+    FoldedDay,
+    HalfHourlyPlatformRollup,
+    HalfHourlyTenantRollup,
+    UsageRollup,
+)
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import breakdown, latency, savings, usage
 from portal.reporting.periods import Period
 from reconciliation import books
 from reconciliation.models import BookGap
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId, new_id
 from tests.billing.ledger.test_usage_only_grows import as_process
 from tests.billing.usage_records import price_from, row_at, store
@@ -73,8 +83,19 @@ def reported() -> Mapping[str, Any]:
         "centres": breakdown.grouped(PERIOD, None, "cost_centre"),
         "saved": savings.grouped(PERIOD, None, "key"),
     }
-    for by in ("tenant", "project", "key", "model", "day"):
+    every: tuple[breakdown.By, ...] = ("tenant", "project", "key", "model", "day")
+    for by in every:
         found[by] = breakdown.grouped(PERIOD, None, by)
+    own: tuple[breakdown.By, ...] = ("project", "key", "member", "model", "day")
+    for by in own:
+        found[f"own {by}"] = breakdown.grouped(LOCAL, TENANTS[1], by)
+    found |= {
+        "own": usage.totals(PERIOD, TENANTS[1]),
+        "own series": usage.series_at(PERIOD, TENANTS[1], PERIOD.moments),
+        "own local": usage.series_at(LOCAL, TENANTS[1], LOCAL.moments),
+        "own latency": latency.by_moment(LOCAL, TENANTS[1], None, LOCAL.moments),
+        "bypassed": savings.bypasses(PERIOD, None),
+    }
     return found
 
 
@@ -84,10 +105,70 @@ def test_reports_say_the_same_of_folded_days(rows: list[UsageRow]) -> None:
         assert day_folding.fold(NOW) == DAYS
         assert day_folding.fold(NOW) == 0
     assert reported() == before
-    # They do read daily roll-ups: without these the requests of the folded days are missing.
-    DailyRollup.objects.all().delete()
-    assert usage.totals(PERIOD, None).requests < before["totals"].requests
-    assert usage.totals(PERIOD, TENANTS[0]).requests > 0
+
+
+def test_each_report_reads_the_smallest_roll_ups_that_have_what_it_groups_by(rows: list[UsageRow]) -> None:
+    day_folding.fold(NOW)
+    own = TENANTS[1]
+    reports: dict[type[Model], Callable[[], Any]] = {
+        DailyPlatformRollup: lambda: usage.totals(PERIOD, None),
+        DailyTenantRollup: lambda: (usage.by_tenant(PERIOD), usage.totals(PERIOD, own)),
+        HalfHourlyPlatformRollup: lambda: latency.by_moment(LOCAL, None, None, LOCAL.moments),
+        HalfHourlyTenantRollup: lambda: usage.series_at(LOCAL, own, LOCAL.moments),
+        DailyRollup: lambda: (breakdown.grouped(PERIOD, None, "key"), breakdown.grouped(PERIOD, own, "project")),
+    }
+    for table, report in reports.items():
+        before, kept = report(), list(table._default_manager.all())
+        table._default_manager.all().delete()
+        assert report() != before, f"{table.__name__} is not read"
+        table._default_manager.bulk_create(kept)
+        assert report() == before
+
+
+def test_a_tenants_reports_read_folded_days_behind_its_row_level_security(rows: list[UsageRow]) -> None:
+    day_folding.fold(NOW)
+    before = usage.totals(PERIOD, TENANTS[1])
+    UsageRollup.objects.filter(starts_at__gte=START + DAY, starts_at__lt=START + 7 * DAY).delete()
+    with as_tenant(TENANTS[1]):
+        assert usage.totals(PERIOD, TENANTS[1]).requests == before.requests
+        assert usage.totals(PERIOD, TENANTS[0]).requests == 0
+
+
+def test_reports_say_the_same_of_folded_half_hours(rows: list[UsageRow]) -> None:
+    now = START + 2 * DAY + timedelta(hours=13, minutes=7)
+    day_folding.fold(now)
+    last = Period(start=START + DAY + timedelta(hours=14), end=START + 2 * DAY + timedelta(hours=13), preset="24h")
+
+    def report() -> list[Any]:
+        return [
+            usage.totals(last, None), usage.by_tenant(last), usage.series_at(last, None, last.moments),
+            usage.totals(last, TENANTS[1]), latency.by_moment(last, TENANTS[1], None, last.moments),
+            breakdown.grouped(last, TENANTS[1], "project"),
+        ]  # fmt: skip
+
+    before = report()
+    with as_process():
+        assert day_folding.fold_half_hours(now) == 74
+        assert day_folding.fold_half_hours(now) == 0
+        assert report() == before
+        store(row(START + 2 * DAY + timedelta(hours=7)))
+        late = report()
+        assert late[0].requests == before[0].requests + 1
+        assert day_folding.fold_half_hours(now) == 1
+    assert report() == late
+    HalfHourlyTenantRollup.objects.all().delete()
+    HalfHourlyPlatformRollup.objects.all().delete()
+    assert [each != known for each, known in zip(report(), late, strict=True)] == [True] * 5 + [False]
+
+
+def test_a_day_that_the_release_before_folded_is_folded_again(rows: list[UsageRow]) -> None:
+    day_folding.fold(NOW)
+    before = reported()
+    FoldedDay.objects.filter(starts_at=START).update(is_summed=False)
+    HalfHourlyPlatformRollup.objects.filter(starts_at__lt=START + DAY).delete()
+    assert reported() == before
+    assert day_folding.fold(NOW) == 1
+    assert reported() == before
 
 
 def test_a_day_is_folded_a_day_after_its_end(rows: list[UsageRow]) -> None:
