@@ -13,11 +13,14 @@ from tests.chaos import audit
 from tests.chaos.clients import Clients, Outcome, outage_seconds
 from tests.chaos.faults import Fault
 from tests.chaos.world import READY_SECONDS, World, until
+from workers.processes import age_seconds, identify
 
 #: Faults between two audits.
 ROUND = 5
 #: A process whose memory grew more than so much, times and MiB, from the first audit to the last leaks.
 GROWTH, GROWTH_MIB = 1.5, 64
+#: A process imports what it needs until it is this old; its memory is compared from then on.
+SETTLED_SECONDS = 30.0
 #: Requests without any fault before the first one, and after the last.
 QUIET_SECONDS = 8.0
 
@@ -144,9 +147,11 @@ async def _audit(
     new = [each for each in found if each not in report.differences]
     report.differences += new
     for name, size in world.resident_mib().items():
-        process = (name, world.pids(name)[0])
-        first, _ = memory.get(process, (size, size))
-        memory[process] = (first, size)
+        identity = identify(world.pids(name)[0])
+        if identity is not None and age_seconds(identity) >= SETTLED_SECONDS:
+            process = (name, identity.pid)
+            first, _ = memory.get(process, (size, size))
+            memory[process] = (first, size)
     say(f"    audit: {len(clients.outcomes)} requests, {len(new)} differences")
     for each in new[:20]:
         say(f"      {each}")
