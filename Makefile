@@ -14,7 +14,7 @@ PYTHON_CLIENTS := tests/journey/python_clients
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-usage bench-hostile bench-coldstart bench-engine-tls bench-routing bench-routing-host-memory bench-routing-matrix bench-routing-live bench-calibration fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-usage bench-portal bench-hostile bench-coldstart bench-engine-tls bench-routing bench-routing-host-memory bench-routing-matrix bench-routing-live bench-calibration fmt lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -61,7 +61,7 @@ check: install-dev ## Lint, types, import rules, migrations, the guard of platfo
 	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
 	wait $$types
 
-bench: bench-gateway bench-cache bench-drain bench-usage bench-engine-tls bench-hostile bench-routing bench-routing-host-memory bench-routing-matrix bench-calibration bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
+bench: bench-gateway bench-cache bench-drain bench-usage bench-portal bench-engine-tls bench-hostile bench-routing bench-routing-host-memory bench-routing-matrix bench-calibration bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
 
 bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (12 minutes)
 	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
@@ -77,6 +77,9 @@ bench-drain: install ## Measure how fast usage is stored and rated (2 minutes)
 
 bench-usage: install ## Measure pages, closing and reconciliation over 50 million requests (an hour, 50 GB; BENCH_ARGS="--rows 5000000" for fewer)
 	@exec $(BIN)/python -m benchmarks.usage $(BENCH_ARGS)
+
+bench-portal: install ## Open every page of the portal over 400 tenants (half an hour; BENCH_ARGS="--only 'owner requests'" for some)
+	@exec $(BIN)/python -m benchmarks.portal $(BENCH_ARGS)
 
 bench-engine-tls: install ## Measure what TLS between gateway and engine costs (1 minute)
 	@exec $(BIN)/python -m benchmarks.engine_tls $(BENCH_ARGS)

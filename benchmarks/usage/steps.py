@@ -25,6 +25,11 @@ PROMPT_PICO, CACHED_PICO, COMPLETION_PICO = 150_000, 15_000, 600_000
 DAY = timedelta(days=1)
 #: A question that took this long in all is not asked again.
 LONGEST_MS = 60_000.0
+#: What fill.sql calls: each request is the next tenant's.
+TENANT_IN_TURN = """
+    CREATE FUNCTION pg_temp.tenant_of(number bigint, tenants bigint) RETURNS int
+    IMMUTABLE LANGUAGE sql AS 'SELECT (number % tenants)::int'
+"""
 FILL, EARLIER = (Path(__file__).with_name(name) for name in ("fill.sql", "earlier.sql"))
 
 
@@ -47,8 +52,9 @@ def fill(rows: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = off")
         cursor.execute(EARLIER.read_text(), facts | {"begin": start - (ROLLUP_DAYS - DAYS) * DAY, "end": start})
+        cursor.execute(TENANT_IN_TURN)
         for number in range(DAYS):
-            _fill_day(cursor, facts, start + number * DAY, number * (rows // DAYS), rows // DAYS)
+            fill_day(cursor, facts, start + number * DAY, number * (rows // DAYS), rows // DAYS)
             print(f"day {number + 1} of {DAYS} after {time.perf_counter() - began:,.0f} s", file=sys.stderr, flush=True)
         cursor.execute("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('billing_usagerecord')")
         (size,) = cursor.fetchone()
@@ -63,11 +69,14 @@ def fill(rows: int) -> None:
     print(json.dumps(told))
 
 
-def _fill_day(cursor: Any, facts: dict[str, Any], begin: datetime, first: int, rows: int) -> None:
+def fill_day(
+    cursor: Any, facts: dict[str, Any], begin: datetime, first: int, rows: int, length: timedelta = DAY
+) -> None:
+    """Fill a day, or its first part of this length, with the requests that have these numbers."""
     from tenants.ids import first_id_at
 
-    day = facts | {"begin": begin, "first": first, "rows": rows}
-    day |= {"first_id": first_id_at(begin), "behind_id": first_id_at(begin + DAY)}
+    day = facts | {"begin": begin, "first": first, "rows": rows, "length": length}
+    day |= {"first_id": first_id_at(begin), "behind_id": first_id_at(begin + length)}
     for statement in FILL.read_text().split(";\n"):
         if statement.strip():
             cursor.execute(statement, day)
@@ -86,6 +95,7 @@ def _customers(start: datetime) -> dict[str, Any]:
     tenants = [registry.create_tenant(SYSTEM, slug=f"t{each}", name=f"Tenant {each}") for each in range(TENANTS)]
     Tenant.objects.update(created_at=start - 400 * DAY)
     projects = [Project.objects.get(tenant=each) for each in tenants]
+    of_keys = [project for project in projects for _ in range(KEYS)]
     issued = [
         keys.issue(SYSTEM, project, name=str(each), scopes=["inference"]).key
         for project in projects
@@ -107,7 +117,7 @@ def _customers(start: datetime) -> dict[str, Any]:
         )
         for each in range(MODELS)
     ]
-    ids: dict[str, Sequence[Any]] = {"tenants": tenants, "projects": projects, "keys": issued, "prices": prices}
+    ids: dict[str, Sequence[Any]] = {"tenants": tenants, "projects": of_keys, "keys": issued, "prices": prices}
     return {name: [each.id for each in found] for name, found in ids.items()} | {
         "tenants_all": TENANTS,
         "keys_each": KEYS,

@@ -1,0 +1,84 @@
+"""Measure every page of the portal, and the request log with each filter: ``python -m benchmarks.portal``.
+
+Fills a database of its own with 400 tenants, and opens each address that the portal has, as an operator and as members.
+See docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import psycopg
+
+from benchmarks import command, database, machine
+from benchmarks.command import Finding
+from benchmarks.errors import NotRun
+from benchmarks.gateway import workplace
+from benchmarks.portal import report
+from benchmarks.portal.report import Filled, Opened, Run
+from hearth.instance.instance import Instance
+
+ROWS = 1_200_000
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.portal", description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS, help="requests that are kept one by one")
+    parser.add_argument("--repeats", type=int, default=20, help="of each address")
+    parser.add_argument("--only", default="", help="a regular expression for who and what, such as 'owner requests'")
+    parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
+    given = parser.parse_args(arguments)
+    asked = f"python -m benchmarks.portal {' '.join(arguments)}".strip()
+
+    def measure() -> Finding:
+        run = _run(given.rows, given.repeats, given.only, asked)
+        return Finding(date=run.date, text=report.document(run), samples=asdict(run))
+
+    return command.conduct("portal", measure, publish=not given.no_publish)
+
+
+def _run(rows: int, repeats: int, only: str, asked: str) -> Run:
+    found = machine.describe(machine.split_cores())
+    with workplace.open_folder() as folder, database.running(folder) as instance:
+        redis = instance.redis()
+        assert redis is not None, "it has no address of its own"
+        redis.start()  # stopped with the database
+        filled = Filled(**_step(instance, "fill", str(rows))[-1])
+        # As autovacuum does within a minute or two of a table's growth. Only the owner may.
+        with psycopg.connect(instance.owner_url(), autocommit=True) as owner:
+            owner.execute("VACUUM ANALYZE")
+        opened = [Opened(**each) for each in _step(instance, "walk", str(repeats), only)]
+    return Run(
+        command=asked,
+        date=time.strftime("%Y-%m-%d"),
+        commit=command.commit(),
+        machine=found,
+        filled=filled,
+        opened=opened,
+    )
+
+
+def _step(instance: Instance, *arguments: str) -> list[dict[str, Any]]:
+    """Run a step in the instance's environment, and return its lines of JSON. It prints its own progress."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.portal.steps", *arguments],
+        env=instance.environment("portal"),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise NotRun("the pages could not be filled or opened", f"exit status {ran.returncode}; see above")
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
