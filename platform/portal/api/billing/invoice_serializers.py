@@ -143,6 +143,17 @@ class InvoiceDetailSerializer(InvoiceSerializer):
         return InvoiceDocumentSerializer(rows, many=True).data
 
 
+class ExternalInvoiceSerializer(serializers.Serializer[Any]):
+    """An invoice that another system issued. Its net amount must be what the month's lines sum to."""
+
+    external_id = serializers.CharField(max_length=64, help_text="The other system's id.")
+    number = serializers.CharField(max_length=64, help_text="The other system's number.")
+    total_cents = serializers.IntegerField(min_value=0, max_value=10**15, help_text="With tax, in minor units.")
+    tax_cents = serializers.IntegerField(min_value=0, max_value=10**15, default=0, help_text="In minor units.")
+    issued_on = serializers.DateField()
+    due_on = serializers.DateField()
+
+
 class FinalizeSerializer(serializers.Serializer[Any]):
     """Whose invoice of which month."""
 
@@ -150,6 +161,9 @@ class FinalizeSerializer(serializers.Serializer[Any]):
     month = serializers.CharField(max_length=7, help_text="As YYYY-MM. It must be closed.")
     issuer = serializers.CharField(
         max_length=63, default=None, allow_null=True, help_text="Name of an issuer; default: the default one."
+    )
+    external = ExternalInvoiceSerializer(
+        default=None, allow_null=True, help_text="Keep the invoice that another system issued instead of making one."
     )
 
 

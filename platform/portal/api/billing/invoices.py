@@ -16,8 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.invoices import drafting, finalizing, issuers, registry, states, steps
+from billing.invoices import drafting, finalizing, issuers, mirroring, registry, states, steps
 from billing.invoices.content import as_document
+from billing.invoices.mirroring import External
 from billing.models import Invoice, InvoiceDocument
 from billing.reports.statements import Month
 from portal.access import bills, tenant_reads
@@ -102,10 +103,16 @@ class InvoicesView(APIView):
         responses={200: InvoiceDetailSerializer, 201: InvoiceDetailSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request) -> Response:
-        """Make the invoice of a closed month; 200 if it exists, which changes nothing. Operators only."""
+        """Make the invoice of a closed month, or keep another system's; 200 if it exists, which changes nothing.
+
+        Operators only.
+        """
         principal, body = principal_of(request), _valid(FinalizeSerializer(data=request.data))
         month = _month(tenant_for(principal, body["tenant"]), body["month"])
-        invoice, new = finalizing.finalize(principal.actor, month, issuer=body["issuer"])
+        if body["external"] is not None:
+            invoice, new = mirroring.record(principal.actor, month, External(**body["external"]))
+        else:
+            invoice, new = finalizing.finalize(principal.actor, month, issuer=body["issuer"])
         return _detail(invoice, principal, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
 
 

@@ -11,10 +11,11 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from billing import tasks
-from billing.accounts import balance, credits
+from billing.accounts import account, balance, credits
 from billing.errors import CreditRefused, InvoiceRefused
 from billing.invoices import finalizing
 from billing.models import Invoice, Issuer, LedgerEntry, StripeConnection, StripeEvent, StripeInvoice
+from billing.months import closing
 from billing.stripe import comparison, events
 from reconciliation import ledger
 from tenants.audit import Actor
@@ -203,3 +204,33 @@ def test_make_on_the_page_of_invoices_lets_stripe_make_its_own(stripe: StandIn, 
     assert "Made already. Nothing was changed." in again
     with pytest.raises(InvoiceRefused, match="hearth stripe push 2026-04 --tenant acme"):
         finalizing.finalize(Actor(kind="user", name="ada"), month(closed, 4))
+
+
+def test_an_invoice_of_another_system_is_kept_by_page_and_api(acme: Tenant, operator: User) -> None:
+    account.change(Actor(kind="user", name="ada"), acme, issuer="stripe")
+    closing.close(Actor(kind="user", name="ada"), month(acme))
+    browser, url = signed_in(operator), "/portal/invoices/"
+    form = {
+        "action": "mirror", "month": "2026-03", "tenant": "acme", "number": "HX-1", "external_id": "in_1",
+        "total": "4.00", "tax": "0.61", "issued_on": "2026-04-02", "due_on": "2026-04-16",
+    }  # fmt: skip
+    refused = browser.post(url, form)
+    assert (refused.status_code, "our lines are 3.20" in refused.content.decode()) == (400, True)
+    assert 'value="HX-1"' in refused.content.decode()
+    assert "There is no such tenant." in browser.post(url, form | {"tenant": "nobody"}).content.decode()
+    assert "is no amount in USD" in browser.post(url, form | {"total": "3.811"}).content.decode()
+    assert not Invoice.objects.exists()
+    assert "HX-1 of acme is kept." in browser.post(url, form | {"total": "3.81"}, follow=True).content.decode()
+    api: Any = APIClient()
+    api.force_login(operator)
+    external = {
+        "external_id": "in_1", "number": "HX-1", "total_cents": 381, "tax_cents": 61, "issued_on": "2026-04-02",
+        "due_on": "2026-04-16",
+    }  # fmt: skip
+    body = {"tenant": "acme", "month": "2026-03", "external": external}
+    same = api.post("/api/v1/invoices", body, format="json")
+    assert (same.status_code, same.json()["number"], same.json()["total_cents"]) == (200, "HX-1", 381)
+    body["external"] = external | {"total_cents": 400}
+    other = api.post("/api/v1/invoices", body, format="json")
+    assert (other.status_code, error_of(other)["code"]) == (409, "invoice_refused")
+    assert Invoice.objects.get().documents.count() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
@@ -16,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.accounts import account
 from billing.errors import InvoiceRefused, MixedCurrencies, StripeRefused
-from billing.invoices import drafting, finalizing, issuers, registry, steps
+from billing.invoices import drafting, finalizing, issuers, mirroring, registry, steps
 from billing.invoices.documents import render
 from billing.models import Invoice, Issuer
 from billing.months import overview
@@ -26,6 +27,7 @@ from billing.reports.statements import Month
 from billing.stripe import pushing
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
+from portal.forms.billing.mirror import MirrorForm
 from portal.pages.base import form_action, operator_page, show
 from portal.reporting import periods
 from portal.reporting.billing import invoice_list
@@ -53,12 +55,16 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     today = timezone.now().date()
     text = request.POST.get("month") or request.GET.get("month")
     month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
-    if request.method == "POST":
+    form = MirrorForm(request.POST if request.POST.get("action") == "mirror" else None)
+    if request.method == "POST" and not form.is_bound:
         return _finalize(request, principal, month)
+    if form.is_valid() and (done := _mirrored(request, principal, month, form)) is not None:
+        return done
     found = registry.with_paid(Invoice.objects.filter(year=month.year, month=month.month).order_by("id"))
     of_tenant = {each.tenant_id: invoice_list.row(each) for each in found}  # the last one of each
     entries = [Entry(standing=each, row=of_tenant.get(each.id)) for each in overview.read(month.year, month.month)]
-    context = {
+    context: dict[str, Any] = {
+        "form": form,
         "month": month.replace(day=1),
         "months": periods.past_months(today, MONTHS),
         "entries": entries,
@@ -67,7 +73,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
             each.standing.state == "closed" and (each.row is None or each.row.state == "void") for each in entries
         ),
     }
-    return show(request, principal, "portal/invoices.html", context, active="invoices")
+    status = 400 if form.errors else 200
+    return show(request, principal, "portal/invoices.html", context, active="invoices", status=status)
 
 
 @require_GET
@@ -152,6 +159,26 @@ def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpRe
         messages.error(request, reason)
     if len(refused) > NAMED:
         messages.error(request, f"{len(refused) - NAMED} more get none.")
+    return redirect(f"{reverse('portal:invoices')}?month={month:%Y-%m}")
+
+
+def _mirrored(request: HttpRequest, principal: Principal, month: date, form: MirrorForm) -> HttpResponse | None:
+    """Keep the invoice that the form says; None if it is refused, which the form then says."""
+    try:
+        tenant = tenant_for(principal, form.cleaned_data["tenant"])
+    except NotFound:
+        form.add_error("tenant", "There is no such tenant.")
+        return None
+    try:
+        kept, new = mirroring.record(
+            principal.actor,
+            Month(tenant=tenant, year=month.year, month=month.month),
+            form.external(tenant.currency),
+        )
+    except InvoiceRefused as error:
+        form.add_error(None, str(error))
+        return None
+    messages.success(request, f"{kept.number} of {tenant.slug} is {'kept' if new else 'kept already'}.")
     return redirect(f"{reverse('portal:invoices')}?month={month:%Y-%m}")
 
 
