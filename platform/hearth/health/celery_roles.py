@@ -16,7 +16,7 @@ import billing.metrics
 import gateway.metrics
 import retention.metrics
 from hearth import environment
-from hearth.health import http_listener
+from hearth.health import http_listener, task_metrics
 from hearth.health.checks import Check, CheckState, Health, Heartbeat, Loop, recent, registry
 from hearth.instance.health_ports import port_of
 from hearth.instance.instance import from_environment
@@ -153,11 +153,20 @@ def _inference() -> Health:
 
 
 def _background() -> Health:
+    from hearth.health.bounded_call import BoundedCall
+    from notifications import metrics as notifications
+
+    task_metrics.connect()
+    waiting = BoundedCall(notifications.read)
     return Health(
         role="background",
         loops=(_worker_loop(),),
         checks=lambda: (_broker("missing"),),
-        registry=registry(*billing.metrics.DUNNING),
+        registry=registry(
+            *billing.metrics.DUNNING,
+            *task_metrics.METRICS,
+            notifications.WaitingCollector(lambda: waiting.call(DATABASE_PATIENCE_SECONDS)),
+        ),
     )
 
 

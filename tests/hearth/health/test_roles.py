@@ -32,7 +32,12 @@ OWN = {
     "agent": {"hearth_agent_loop_age_seconds", "hearth_adoptions", "hearth_device_utilisation_ratio"},
     "control": {"hearth_replicas", "hearth_slots", "hearth_reconcile_tick_age_seconds", "hearth_promotion_seconds"},
     "inference": {"hearth_gateway_requests"},
-    "background": {"process_resident_memory_bytes", "hearth_dunning_steps", "hearth_payment_suspended_tenants"},
+    "background": {
+        "process_resident_memory_bytes",
+        "hearth_dunning_steps",
+        "hearth_payment_suspended_tenants",
+        "hearth_notifications_due",
+    },
     "beat": {"process_resident_memory_bytes"},
 }
 FORBIDDEN_LABELS = ("tenant", "project", "key")
