@@ -247,6 +247,10 @@ class Project(models.Model):
     name = models.CharField(max_length=200)
     #: Empty: its tenant's.
     cost_centre = models.CharField(max_length=64, blank=True, default="", db_default="")
+    #: How long prompts and answers are kept (``tenants.content``); None: they are not.
+    content_log_days = models.PositiveSmallIntegerField(null=True, blank=True)
+    #: Those of earlier requests are not kept.
+    content_erased_at = models.DateTimeField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -522,6 +526,25 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.object_kind} {self.object_id}"
+
+
+class ContentEntry(models.Model):
+    """A request's prompt and answer, sealed for its tenant (``tenants.content``). The id is the request's."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    sealed = models.BinaryField()
+    pepper_version = models.PositiveSmallIntegerField()
+    #: Of ``sealed``.
+    bytes = models.PositiveIntegerField()
+
+    class Meta:
+        indexes = (models.Index(fields=("project", "id"), include=("bytes",), name="content_by_project"),)
+        verbose_name_plural = "content entries"
+
+    def __str__(self) -> str:
+        return str(self.id)
 
 
 class PolicyEpoch(models.Model):

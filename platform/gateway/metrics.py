@@ -162,6 +162,12 @@ QUEUE_SECONDS = PrometheusHistogram(
     registry=None,
 )
 
+CONTENT_ENTRIES = PrometheusCounter(
+    "hearth_gateway_content_entries",
+    "Prompts and answers for content logs: stored, without room (full), or lost (dropped, failed).",
+    ("outcome",),
+    registry=None,
+)
 TRACE_SPANS = PrometheusCounter(
     "hearth_gateway_trace_spans",
     "Spans of traced requests: sent, failed to send, or dropped.",
@@ -201,6 +207,7 @@ METRICS = (
     QUEUED_REQUESTS,
     QUEUE_SECONDS,
     TRACE_SPANS,
+    CONTENT_ENTRIES,
 )
 
 

@@ -2,9 +2,10 @@
 
 Erased are its name and slug, the names of its projects and keys, cost centres, the addresses its keys were bound to,
 its members and the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids
-and error texts that clients sent with requests, deferred requests, webhooks, events and e-mails about them, the name,
-address, tax id and e-mails of its billing account, and everything it has in Redis. Names of models and plans stay: they
-are on statements. So do the currency, country, tax rate and terms of payment of its account.
+and error texts that clients sent with requests, prompts and answers in content logs, deferred requests, webhooks,
+events and e-mails about them, the name, address, tax id and e-mails of its billing account, and everything it has in
+Redis. Names of models and plans stay: they are on statements. So do the currency, country, tax rate and terms of
+payment of its account.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from retention import metrics
 from retention.models import Erasure
 from tenants import audit, policy_epoch, redis_address
 from tenants.audit import SYSTEM, Actor
+from tenants.content import content_log
 from tenants.errors import NotAllowed
 from tenants.ids import PLATFORM_SLUG, TenantId
 from tenants.isolation import keyspace
@@ -121,6 +123,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
     account.erase(locked)
     _erase_sent(locked)
+    content_log.erase_tenant(locked)
     people = _erase_people(locked)
     key_ids = list(ApiKey.objects.filter(tenant=locked).values_list("id", flat=True))
     keys = ApiKey.objects.filter(tenant=locked).exclude(name=ERASED)

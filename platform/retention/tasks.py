@@ -9,13 +9,14 @@ from django.db import OperationalError
 
 from billing.ledger import partitions
 from retention import erasure, metrics, retire
+from tenants.content import entries
 
 log = logging.getLogger(__name__)
 
 
 @shared_task(name="retention.tasks.maintain")
 def maintain() -> None:
-    """Create the partitions of the coming months, retire what is due, and finish erasures."""
+    """Create the partitions of the coming months, retire what is due, clear content logs, and finish erasures."""
     try:
         for name in partitions.ensure():
             log.info("created the partition %s", name)
@@ -23,4 +24,9 @@ def maintain() -> None:
         metrics.FAILURES.labels("partitions").inc()
         log.warning("no partitions were created, and the next attempt is in an hour: %s", error)
     retire.run()
+    try:
+        metrics.RETIRED_ROWS.labels("content").inc(entries.expire())
+    except OperationalError:
+        metrics.FAILURES.labels("content").inc()
+        log.exception("content logs were not cleared of what is too old, and the next attempt is in an hour")
     erasure.repeat()

@@ -23,18 +23,28 @@ class Unreadable(Exception):
 
 def seal(purpose: bytes, row: UUID, text: str) -> tuple[bytes, int]:
     """Return (sealed text, pepper version) under the current pepper. Only this purpose and row's id open it."""
-    version: int = settings.SECRETS.key_pepper.current
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    return nonce + _cipher(purpose, version).encrypt(nonce, text.encode(), row.bytes), version
+    return seal_bytes(purpose, row, text.encode())
 
 
 def unseal(purpose: bytes, row: UUID, sealed: bytes, pepper_version: int) -> str:
     """Return the text. Raises Unreadable if it was altered or moved, or if the pepper is gone."""
+    return unseal_bytes(purpose, row, sealed, pepper_version).decode()
+
+
+def seal_bytes(purpose: bytes, row: UUID, content: bytes) -> tuple[bytes, int]:
+    """Return (sealed content, pepper version), as :func:`seal`."""
+    version: int = settings.SECRETS.key_pepper.current
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + _cipher(purpose, version).encrypt(nonce, content, row.bytes), version
+
+
+def unseal_bytes(purpose: bytes, row: UUID, sealed: bytes, pepper_version: int) -> bytes:
+    """Return the content. Raises Unreadable, as :func:`unseal`."""
     if pepper_version not in settings.SECRETS.key_pepper.versions:
         raise Unreadable("its pepper is gone")
     nonce, content = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
     try:
-        return _cipher(purpose, pepper_version).decrypt(nonce, content, row.bytes).decode()
+        return _cipher(purpose, pepper_version).decrypt(nonce, content, row.bytes)
     except InvalidTag:
         raise Unreadable("it was altered") from None
 

@@ -52,6 +52,8 @@ class Caller:
     networks: tuple[Network, ...] = ()
     #: Regions in which its requests may run; empty: all.
     allowed_regions: frozenset[str] = frozenset()
+    #: Its project keeps prompts and answers (``tenants.content``).
+    keeps_content: bool = False
     #: Memoised values of :meth:`derived`; dropped when the key or its tenant changes.
     _derived: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
@@ -249,6 +251,7 @@ def _made(
         cache=_cache_terms(key, rules, policy, targets),
         networks=networks.parse(key.allowed_networks),
         allowed_regions=rules.allowed_regions,
+        keeps_content=key.project_id in rules.logged_projects,
     )
 
 

@@ -70,6 +70,8 @@ class TenantRules:
     allowed_regions: frozenset[str] = frozenset()
     #: Its requests are refused because it has not paid.
     payment_overdue: bool = False
+    #: Projects whose prompts and answers are kept.
+    logged_projects: frozenset[UUID] = frozenset()
     #: Keys with a limit, a budget or a setting of their own, by id.
     bound_keys: tuple[UUID, ...] = field(init=False, compare=False, repr=False)
     #: Callers made of these rules (``tenants.snapshot.snapshot``), by public id, each with the row that it was made of.
@@ -160,7 +162,7 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
         )
         for row in latest.values("tenant_id", *POLICY_FIELDS)
     }
-    archived = _by_tenant(Project.objects.filter(**owned).exclude(archived_at=None))
+    projects = _by_tenant(Project.objects.filter(**owned).exclude(archived_at=None, content_log_days=None))
     limits = _by_tenant(Limit.objects.filter(**owned).order_by("id"))
     hard = Budget.objects.filter(**owned, archived_at=None, action=Budget.Action.BLOCK)
     budgets = _by_tenant(hard.order_by("id"))
@@ -172,13 +174,18 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
             state=tenant.state,
             trust_group=tenant.trust_group,
             policy=policies.get(tenant.id),
-            archived_projects=frozenset(project.id for project in archived.get(tenant.id, ())),
+            archived_projects=frozenset(
+                each.id for each in projects.get(tenant.id, ()) if each.archived_at is not None
+            ),
             limits=_by_target((_target(each), _limit(each)) for each in limits.get(tenant.id, ())),
             budgets=_by_target(_budgets(tenant, budgets.get(tenant.id, ()))),
             settings={_target(each): overrides_of(each) for each in settings.get(tenant.id, ())},
             purges=purges.get(tenant.id, _NONE_PURGED),
             allowed_regions=frozenset(tenant.allowed_regions),
             payment_overdue=tenant.payment_overdue_since is not None,
+            logged_projects=frozenset(
+                each.id for each in projects.get(tenant.id, ()) if each.content_log_days is not None
+            ),
         )
         for tenant in tenants.values()
     ]

@@ -23,6 +23,8 @@ from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from tenants import registry
 from tenants.audit import SYSTEM, Actor
+from tenants.content import content_log, entries
+from tenants.content.entries import Content, NewEntry
 from tenants.identity import providers
 from tenants.identity.providers import ProviderTerms
 from tenants.ids import first_id_at
@@ -173,6 +175,15 @@ def refused(world: World, tenancy: Tenancy, moment: datetime, number: int, *, re
 def store(rows: Iterable[UsageRow]) -> None:
     """Store the rows as the drain does."""
     batch.store(list(rows), {}, node="n1")
+
+
+def keep_content(project: Project, row: UsageRow, prompt: bytes = b"{}", answer: bytes = b"{}") -> None:
+    """Keep the prompt and streamed answer of a request for a week, as a gateway does."""
+    if project.content_log_days is None:
+        content_log.set_days(OPERATOR, project, 7)
+    content = Content(prompt=prompt, answer=answer, status=200, is_stream=True)
+    entry = NewEntry(request_id=row.id, tenant_id=row.tenant_id, project_id=project.id, content=content)
+    entries.write([entry], lambda project_id: 0)
 
 
 def traffic(world: World, now: datetime, *, hours: int, per_hour: int, seed: int = 7) -> list[UsageRow]:

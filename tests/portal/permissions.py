@@ -224,19 +224,16 @@ class Scene:
     def _token(self, path: str, role: str) -> UUID:
         if "node-tokens" in path:
             return self.node_token_id
-        return (
-            self.scrape_token_id
-            if "scrape-tokens" in path
-            else self.token_ids[role if role in OPERATORS else "operator"]
-        )
+        if "scrape-tokens" in path:
+            return self.scrape_token_id
+        return self.token_ids[role if role in OPERATORS else "operator"]
 
     def _invitation(self, path: str) -> UUID:
-        of_tenant = "/tenants/" in path
-        return (self.invited if of_tenant else self.invited_operator).invitation.id
+        return (self.invited if "/tenants/" in path else self.invited_operator).invitation.id
 
     def _filled(self, path: str, place: Place, role: str = "operator") -> str:
         """Return the path with the names of things in that project, or of the fleet."""
-        tenant = GONE if "/erase" in path else "acme"
+        tenant = GONE if re.search(r"\{(tenant|slug)\}/erase", path) else "acme"
         token = self._token(path, role)
         node = LOST if path.rstrip("/").endswith("/remove") else "n2"
         month = "2024-01" if "/months/" in path else f"{timezone.now():%Y-%m}"
@@ -297,6 +294,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PATCH /retention": lambda place: {"events_days": 99},
     "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/projects/{project}": lambda place: {"cost_centre": "CC-1"},
+    "PUT /tenants/{tenant}/projects/{project}/content-log": lambda place: {"days": 3},
     "POST /tenants/{tenant}/keys": lambda place: {"name": "new", "project": place.project.slug},
     "PATCH /tenants/{tenant}/keys/{key}": lambda place: {"name": "changed"},
     "POST /tenants/{tenant}/keys/{key}/rotate": lambda place: {"overlap_seconds": 0},
@@ -429,6 +427,8 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/projects/": lambda place: {"slug": "new"},
     "POST /portal/tenants/{slug}/projects/{project}/archive/": lambda place: {"archived": "1"},
     "POST /portal/tenants/{slug}/projects/{project}/rename/": lambda place: {"name": "Another"},
+    "POST /portal/tenants/{slug}/projects/{project}/content-log/": lambda place: {"days": "3"},
+    "POST /portal/tenants/{slug}/projects/{project}/content-log/erase/": lambda place: {},
     "POST /portal/tenants/{slug}/projects/{project}/cost-centre/": lambda place: {"cost_centre": "CC-1"},
 }  # fmt: skip
 
@@ -578,8 +578,7 @@ def _path(pattern: URLPattern) -> str:
 
 
 def _webhook(tenant: Tenant | None) -> Delivery:
-    made = webhook_endpoints.create(SOMEONE, tenant, url="https://example.com/")
-    return deliveries.test(SOMEONE, made.endpoint)
+    return deliveries.test(SOMEONE, webhook_endpoints.create(SOMEONE, tenant, url="https://example.com/").endpoint)
 
 
 def _place(world: World, project: Project, number: int, adapter: Path) -> Place:
@@ -589,6 +588,7 @@ def _place(world: World, project: Project, number: int, adapter: Path) -> Place:
     row = fixtures.answered(world, world.acme, timezone.now() - timedelta(minutes=5), number)
     row = msgspec.structs.replace(row, project_id=project.id, key_id=key.id)
     fixtures.store([row])
+    fixtures.keep_content(project, row)
     return Place(
         project=project,
         key=key,

@@ -30,7 +30,7 @@ from tenants.errors import NotAllowed
 from tenants.ids import TenantId, new_id
 from tenants.isolation import keyspace
 from tenants.keys import keys
-from tenants.models import ApiKey, AuditEntry, Invitation, Membership, Project, Tenant, User
+from tenants.models import ApiKey, AuditEntry, ContentEntry, Invitation, Membership, Project, Tenant, User
 from tenants.people import invitations
 from tenants.snapshot import snapshot
 from tests.billing.conftest import sums
@@ -105,6 +105,19 @@ def everything_of(tenant: Tenant) -> str:
 def owed(tenant: Tenant) -> int:
     total = UsageRollup.objects.filter(tenant_id=tenant.id).aggregate(total=Sum("amount_pico"))["total"]
     return int(total)
+
+
+def test_prompts_and_answers_are_erased_and_no_other_tenants(acme: Tenant) -> None:
+    globex = Tenant.objects.get(slug="globex")
+    for tenant in (acme, globex):
+        project = Project.objects.filter(tenant=tenant).earliest("id")
+        Project.objects.filter(id=project.id).update(content_log_days=7)
+        ContentEntry.objects.create(
+            id=new_id(), tenant=tenant, project=project, sealed=b"sealed", pepper_version=1, bytes=6
+        )
+    erasure.erase(OPERATOR, acme)
+    assert ContentEntry.objects.get().tenant_id == globex.id
+    assert not Project.objects.filter(tenant=acme).exclude(content_log_days=None).exists()
 
 
 def test_gateways_read_the_erased_tenant_and_no_other(acme: Tenant, redis: Redis) -> None:

@@ -12,6 +12,7 @@ from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.snapshot_feed import SnapshotFeed
+from gateway.metering.content_recorder import ContentRecorder
 from gateway.metering.refusals import RefusalLog
 from gateway.metering.usage_log import UsageLog
 from gateway.pipeline.idempotency import Idempotency
@@ -42,6 +43,7 @@ class Components:
     sketches: SketchLog
     wal: UsageLog
     refusals: RefusalLog
+    contents: ContentRecorder
     defer: Defer
     active_requests: ActiveRequests
     idempotency: Idempotency

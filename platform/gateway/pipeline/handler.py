@@ -164,7 +164,7 @@ class Pipeline:
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
         components = replace(self._components, wal=log)
-        work = Inference(components, context).run(request, limited=False)
+        work = self._recorded(context, request, Inference(components, context).run(request, limited=False))
         return await self._components.active_requests.run(ActiveRequest(context=context, client=None), work)
 
     async def _route(self, request: Request, timeline: RequestTimeline) -> Response:
@@ -245,7 +245,11 @@ class Pipeline:
     def _run(self, context: RequestContext, request: Request) -> Awaitable[Response]:
         if "respond-async" in request.headers.get("prefer", "").lower():
             return self._defer(context, request)
-        return Inference(self._components, context).run(request)
+        return self._recorded(context, request, Inference(self._components, context).run(request))
+
+    def _recorded(self, context: RequestContext, request: Request, work: Awaitable[Response]) -> Awaitable[Response]:
+        """Have the request recorded if its project keeps prompts and answers."""
+        return self._components.contents.recorded(context, request, work) if context.caller.keeps_content else work
 
     async def _defer(self, context: RequestContext, request: Request) -> Response:
         if context.call.stream:

@@ -20,6 +20,7 @@ from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.control_plane.traffic_reporter import TrafficReporter
+from gateway.metering.content_recorder import ContentRecorder
 from gateway.metering.refusals import RefusalLog
 from gateway.pipeline import async_requests
 from gateway.pipeline.components import Components
@@ -73,6 +74,7 @@ class Runtime:
         await self.upstream.close()
         self.components.admission.close()
         await self.components.parser_pool.close()
+        await self.components.contents.close()
         await self.components.prediction_cache.close()
         await self.components.single_flight.close()
         if self.components.tracer is not None:
@@ -119,6 +121,7 @@ def start(role: str) -> Runtime:
         sketches=SketchLog(cache),
         wal=wal,
         refusals=RefusalLog(wal),
+        contents=ContentRecorder(),
         defer=async_requests.accept,
         active_requests=control.active_requests,
         idempotency=Idempotency(limits, key_locks, replicated=replicated),

@@ -22,7 +22,18 @@ from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
 from portal.api.people import invitations, members, operators
-from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, sign_in_provider, tenants
+from portal.api.tenants import (
+    audit,
+    budgets,
+    cache,
+    content,
+    erasure,
+    keys,
+    limits,
+    projects,
+    sign_in_provider,
+    tenants,
+)
 from portal.api.tenants import models as tenant_models
 from portal.api.usage import (
     advice,
@@ -52,6 +63,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/projects/<slug:project>", projects.ProjectView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/archive", projects.ArchiveProjectView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/restore", projects.RestoreProjectView.as_view()),
+    path("tenants/<slug:tenant>/projects/<slug:project>/content-log", content.ContentLogView.as_view()),
+    path("tenants/<slug:tenant>/content/<uuid:request_id>", content.RequestContentView.as_view()),
     path("tenants/<slug:tenant>/keys", keys.KeysView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>", keys.KeyView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>/revoke", keys.RevokeKeyView.as_view()),

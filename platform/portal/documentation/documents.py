@@ -9,7 +9,7 @@ from functools import cache
 from django.conf import settings
 
 #: File names without their ending, in the order of the menu.
-ORDER = ("quickstart", "streaming", "caching", "advisor", "limits", "errors", "sdks")
+ORDER = ("quickstart", "streaming", "caching", "advisor", "content-log", "limits", "errors", "sdks")
 
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 _CODE = re.compile(r"^## ([a-z_]+)$", re.MULTILINE)

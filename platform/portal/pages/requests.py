@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET
 from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
 from billing.reports import usage
+from portal.access import content_rights
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.documentation.documents import errors
 from portal.errors import BadQuery
@@ -21,13 +22,13 @@ from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
 from portal.reporting import periods
-from portal.reporting.requests import error_advice, request_filters, routing_decisions
+from portal.reporting.requests import error_advice, request_content, request_filters, routing_decisions
 from portal.reporting.requests.request_timeline import Step, attempts_of, steps
 from portal.reporting.requests.requests_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import ApiKey, Tenant
+from tenants.models import ApiKey, Project, Tenant
 
 PAGE_ROWS = 50
 #: The filters that are typed.
@@ -126,6 +127,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         found = usage.request(TenantId(tenant.id), request_id)
         key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
         attempts = attempts_of(TenantId(tenant.id), found) if found else ()
+        project = Project.objects.filter(tenant=tenant, id=found.project_id).first() if found else None
+        content_until = request_content.kept_until(project, request_id)
     if found is None:
         raise NotFound("request", str(request_id))
     timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator, attempts=attempts)
@@ -139,6 +142,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         "advice": error_advice.of(found.error_code, found.http_status, slug),
         "near": periods.around(found.started_at).query,
         "shows_replica": principal.is_operator,
+        "content_until": content_until,
+        "may_read_content": project is not None and content_rights.may_read(principal, project),
     }
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 

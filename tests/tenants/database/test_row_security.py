@@ -56,6 +56,7 @@ from tenants.models import (
     Budget,
     CachePurge,
     CacheSetting,
+    ContentEntry,
     Limit,
     Membership,
     Project,
@@ -205,6 +206,9 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         tenant=customer.tenant, user=User.objects.create_user(customer.tenant.slug)
     ),
     "tenants_invitation": lambda customer: invitations.invite(OPERATOR, customer.tenant, "viewer"),
+    "tenants_contententry": lambda customer: ContentEntry.objects.create(
+        id=new_id(), tenant=customer.tenant, project=customer.project, sealed=b"sealed", pepper_version=1, bytes=6
+    ),
     "catalogue_model": lambda customer: Model.objects.create(name=customer.tenant.slug, owner=customer.tenant),
     "billing_usagerecord": lambda customer: usage(customer, new_id()),
     "billing_usagerecord_default": lambda customer: usage(customer, new_id()),

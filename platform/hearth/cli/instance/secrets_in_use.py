@@ -13,6 +13,7 @@ from hearth.secrets import Secrets, fingerprint
 PEPPERS = """
     SELECT pepper_version FROM tenants_apikey UNION SELECT pepper_version FROM tenants_operatortoken
     UNION SELECT pepper_version FROM tenants_scrapetoken
+    UNION SELECT pepper_version FROM tenants_contententry
     UNION SELECT pepper_version FROM notifications_webhooksecret
     UNION SELECT pepper_version FROM billing_stripeconnection
     UNION SELECT pepper_version FROM billing_stripewebhooksecret

@@ -13,12 +13,13 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from portal.access import inherited_bounds, project_scope
+from portal.access import content_rights, inherited_bounds, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
 from tenants import cost_centres, error_text, members, registry
+from tenants.content import content_log, entries
 from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
 from tenants.ids import TenantId
@@ -36,6 +37,8 @@ class ProjectRow:
     limits: int
     budgets: int
     developers: tuple[str, ...]
+    #: What its content log has stored; 0 if it keeps none.
+    content_bytes: int
 
 
 @require_http_methods(["GET", "POST"])
@@ -59,6 +62,9 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         "rows": _rows(principal, tenant),
         "form": form,
         "may_change": inherited_bounds.may_change_projects(principal, tenant),
+        "may_switch_content_log": content_rights.may_switch(principal, tenant),
+        "content_log_default": content_log.DEFAULT_DAYS,
+        "content_log_most": content_log.MOST_DAYS,
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/projects.html", context, active="projects", tenant=tenant, status=status)
@@ -128,6 +134,7 @@ def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
         keys = _counted(ApiKey.objects.filter(live, tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None))
         limits = _counted(Limit.objects.filter(tenant=tenant))
         budgets = _counted(Budget.objects.filter(tenant=tenant, archived_at=None))
+        stored = {each.id: entries.stored_bytes(each.id) for each in found if each.content_log_days is not None}
     confined = [each for each in members.of(tenant) if each.role == Membership.Role.DEVELOPER and each.project_ids]
     return [
         ProjectRow(
@@ -136,6 +143,7 @@ def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
             limits=limits.get(each.id, 0),
             budgets=budgets.get(each.id, 0),
             developers=tuple(member.user.username for member in confined if each.id in member.project_ids),
+            content_bytes=stored.get(each.id, 0),
         )
         for each in found
     ]
