@@ -38,11 +38,17 @@ class Answer:
 
 
 async def ask(
-    session: aiohttp.ClientSession, instance: Instance, *, streamed: bool, slug: str = "acme", tokens: int = 8
+    session: aiohttp.ClientSession,
+    instance: Instance,
+    *,
+    streamed: bool,
+    slug: str = "acme",
+    tokens: int = 8,
+    model: str = MODEL,
 ) -> Answer:
     """Send a prompt that was never sent before, past the cache; the answer has exactly ``tokens`` tokens."""
     body: dict[str, Any] = {
-        "model": MODEL,
+        "model": model,
         "messages": [{"role": "user", "content": f"{uuid4()} Hello."}],
         "max_tokens": tokens,
         "ignore_eos": True,
@@ -86,7 +92,12 @@ async def burst(instance: Instance, requests: int) -> list[Answer]:
 
 @asynccontextmanager
 async def steady_load(
-    instance: Instance, *, clients: int, slugs: Sequence[str] = ("acme",), tokens: int = 8
+    instance: Instance,
+    *,
+    clients: int,
+    slugs: Sequence[str] = ("acme",),
+    tokens: int = 8,
+    model: str = MODEL,
 ) -> AsyncIterator[list[Answer]]:
     """Keep asking from several clients of these tenants for as long as the block lasts; yields the answers so far.
 
@@ -98,7 +109,7 @@ async def steady_load(
     async def keep_asking(session: aiohttp.ClientSession, number: int) -> None:
         slug, streamed = slugs[number // 2 % len(slugs)], number % 2 == 0
         while not over.is_set():
-            answers.append(await ask(session, instance, streamed=streamed, slug=slug, tokens=tokens))
+            answers.append(await ask(session, instance, streamed=streamed, slug=slug, tokens=tokens, model=model))
             await asyncio.sleep(PAUSE_SECONDS)
 
     async with client() as session, asyncio.TaskGroup() as group:

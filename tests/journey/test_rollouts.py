@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import yaml
 
+from tests import lora
 from tests.journey import load
 from tests.journey.conftest import running
 from tests.journey.instance import MODEL, Instance, wait_for
@@ -42,7 +44,9 @@ def _restored(instance: Instance) -> Iterator[None]:
 
 
 def _exported(instance: Instance) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(instance.hearth("apply", "--export").stdout)
+    done = instance.hearth("apply", "--export")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = yaml.safe_load(done.stdout)
     return found
 
 
@@ -102,16 +106,33 @@ def served_by(instance: Instance, answers: list[Answer]) -> list[str]:
     return [digests[instance.usage(each.slug, each.request_id)["revision_id"]] for each in answers]
 
 
-def under_load(instance: Instance, work: Callable[[list[Answer]], None], *, tokens: int = TOKENS) -> list[Answer]:
-    """Do the work while both tenants ask without a pause; return all answers, the last ones from after the work."""
+def under_load(
+    instance: Instance,
+    work: Callable[[list[Answer]], None],
+    *,
+    clients: int = CLIENTS,
+    tokens: int = TOKENS,
+    beside: Sequence[str] = (),
+) -> list[Answer]:
+    """Do the work while both tenants ask without a pause; return all answers, the last ones from after the work.
+
+    Two further clients of acme ask each of the models ``beside``; their answers are the last.
+    """
+    others: list[list[Answer]] = []
 
     async def run() -> list[Answer]:
-        async with load.steady_load(instance, clients=CLIENTS, slugs=TENANTS, tokens=tokens) as answers:
-            await asyncio.to_thread(wait_for, lambda: len(answers) > CLIENTS, "answers", seconds=60)
+        async with AsyncExitStack() as stack:
+            answers = await stack.enter_async_context(
+                load.steady_load(instance, clients=clients, slugs=TENANTS, tokens=tokens)
+            )
+            for model in beside:
+                asked = load.steady_load(instance, clients=2, tokens=tokens, model=model)
+                others.append(await stack.enter_async_context(asked))
+            await asyncio.to_thread(wait_for, lambda: len(answers) > clients, "answers", seconds=60)
             await asyncio.to_thread(work, answers)
-            goal = len(answers) + 3 * CLIENTS
+            goal = len(answers) + 3 * clients
             await asyncio.to_thread(wait_for, lambda: len(answers) > goal, "answers afterwards", seconds=120)
-        return answers
+        return answers + [each for answered in others for each in answered]
 
     return asyncio.run(run())
 
@@ -184,3 +205,38 @@ def test_real_engines_are_replaced_without_a_failed_request(slots: int) -> None:
             assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 300}, method="PATCH").status == 200
         answers = change_and_undo(instance, 400, engine_args=["--max-num-seqs", "9"])
         print(f"{len(answers)} requests were answered whole; rollouts: {rollouts(instance)}")
+
+
+@pytest.mark.timeout(600)
+def test_engines_with_an_adapter_go_through_a_failed_canary_and_a_new_name(tmp_path: Path) -> None:
+    adapter = f"{MODEL}:tone"
+    folder = lora.write(tmp_path / "tone")
+    for each in (tmp_path, *tmp_path.parents):
+        if each.owner() == folder.owner():
+            each.chmod(each.stat().st_mode | 0o011)
+    canary = {**POLICY, "canaries": [{"prompt": "Hello?", "contains": "no engine says this"}]}
+    found: dict[str, dict[str, Any]] = {}
+
+    def work(answers: list[Answer]) -> None:
+        found["canary"] = ended(instance, change(instance, rollout=canary, engine_args=["--max-num-seqs", "9"]), 400)
+        policy = f"/fleet/deployments/{MODEL}/rollout/policy"
+        assert instance.operator(policy, {"canaries": []}).status == 200
+        assert instance.operator(f"/models/{MODEL}", {"name": "renamed"}, method="PATCH").status == 200
+        found["rename"] = ended(instance, rollouts(instance)[0]["id"], 400)
+
+    with running("--engine", "simulated", "--replicas", "1", "--placeholders", "0", HEARTH_SLOTS="2") as instance:
+        for slug in TENANTS:
+            assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 300}, method="PATCH").status == 200
+        assert ended(instance, change(instance, options={"lora_adapters": 1}), 400)["state"] == "done"
+        done = instance.hearth("deploy", adapter, "--source", str(folder), "--tenant", "acme")
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        body = {"model": adapter, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        wait_for(
+            lambda: instance.call("/chat/completions", instance.key("acme"), body).status == 200, "the adapter", 90
+        )
+        answers = under_load(instance, work, clients=2, tokens=20, beside=[adapter])
+        assert [answer for answer in answers if not answer.whole] == []
+        assert {name: row["state"] for name, row in found.items()} == {"canary": "undone", "rename": "done"}
+        assert "no engine says this" in found["canary"]["reason"]
+        of_adapter = sum(instance.usage("acme", each.request_id)["model"] == adapter for each in answers[-20:])
+        print(f"{len(answers)} requests were answered whole, {of_adapter} of the last 20 by the adapter: {found}")
