@@ -34,8 +34,10 @@ def html(document: Document, *, root: str, api_url: str, portal_url: str, model:
 
 
 def _address(tokens: Sequence[Token], root: str) -> None:
-    """Give each heading an id, and each link the address of its page."""
+    """Give each heading an id and each link the address of its page; let the keyboard reach what may scroll sideways."""
     for token, after in zip(tokens, tokens[1:] or tokens, strict=False):
+        if token.type in {"fence", "code_block", "table_open"}:
+            token.attrSet("tabindex", "0")
         if token.type == "heading_open" and token.tag != "h1":
             heading = after.content
             token.attrSet("id", heading if heading in errors() else slugify(heading))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.portal.browser import sign_in
+from tests.portal.browser import sign_in, violations
 from tests.portal.fixtures import PASSWORD
-from tests.portal.pages.test_accessibility import violations
 
 pytestmark = [
     pytest.mark.browser,

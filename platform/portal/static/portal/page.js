@@ -100,17 +100,21 @@
   }
 
   // A table that scrolls sideways can be scrolled with the keyboard only if it can have the focus.
-  function reachable(scroller) {
-    if (scroller.scrollWidth <= scroller.clientWidth) return;
-    scroller.tabIndex = 0;
-    scroller.setAttribute("role", "group"); // a region would be one landmark more for each table
-    scroller.setAttribute("aria-label", "Table, scrolls sideways");
-  }
+  const reachable = new ResizeObserver((entries) => {
+    for (const { target: scroller } of entries) {
+      if (scroller.scrollWidth <= scroller.clientWidth) continue;
+      scroller.tabIndex = 0;
+      scroller.setAttribute("role", "group"); // a region would be one landmark more for each table
+      scroller.setAttribute("aria-label", "Table, scrolls sideways");
+    }
+  });
 
   function showCurrent(link) {
     const row = link.parentElement;
     const beyond = link.getBoundingClientRect().right - row.getBoundingClientRect().right;
     if (beyond > 0) row.scrollLeft += beyond + 24;
+    const below = link.getBoundingClientRect().bottom - row.getBoundingClientRect().bottom;
+    if (below > 0) row.scrollTop += below + 24;
   }
 
   document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
@@ -129,7 +133,7 @@
   reportTimeZone();
   localTimes(document);
   document.querySelectorAll("table.cards").forEach(labelCells);
-  document.querySelectorAll(".scroll").forEach(reachable);
+  document.querySelectorAll(".scroll").forEach((each) => reachable.observe(each));
   document.querySelectorAll(".tabs [aria-current], .rail nav [aria-current]").forEach(showCurrent);
   document.querySelectorAll("form[data-choices]").forEach(enableChosenField);
 })();

@@ -1,11 +1,11 @@
-"""A passkey in a headless Chromium with a virtual authenticator: added, signs in alone, and beside a password."""
+"""A passkey in headless Chromium with a virtual authenticator: added, signs in alone or beside a password, removed."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.portal.browser import sign_in
+from tests.portal.browser import sign_in, with_authenticator
 from tests.portal.fixtures import PASSWORD
 
 pytestmark = [
@@ -16,24 +16,14 @@ pytestmark = [
     # playwright's event loop leaves its sockets to the garbage collector
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-#: Of a laptop: keeps passkeys, and knows its owner's finger.
-AUTHENTICATOR = {
-    "protocol": "ctap2",
-    "transport": "internal",
-    "hasResidentKey": True,
-    "hasUserVerification": True,
-    "isUserVerified": True,
-    "automaticPresenceSimulation": True,
-}
 
 
-def test_a_passkey_signs_in_alone_and_beside_a_password(page: Page, portal: str, complaints: list[str]) -> None:
-    base = portal.replace("127.0.0.1", "localhost")  # an address has no passkeys
+def test_a_passkey_signs_in_alone_and_beside_a_password_until_it_is_removed(
+    page: Page, portal: str, complaints: list[str]
+) -> None:
+    base = with_authenticator(page, portal)
     page.goto(f"{base}/portal/login/")
     sign_in(page, "ada")
-    devices = page.context.new_cdp_session(page)
-    devices.send("WebAuthn.enable")
-    devices.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
     page.goto(f"{base}/portal/account/passkeys/add/")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Confirm").click()
@@ -49,4 +39,14 @@ def test_a_passkey_signs_in_alone_and_beside_a_password(page: Page, portal: str,
     page.get_by_test_id("sign-in").click()
     page.get_by_test_id("use-passkey").click()
     expect(page.get_by_test_id("signed-in-as")).to_have_text("ada")
+    page.goto(f"{base}/portal/account/passkeys/")
+    passkey = page.get_by_test_id("passkeys").locator("tbody tr")
+    expect(passkey).to_contain_text("Passkey 1")
+    passkey.get_by_role("link", name="Remove").click()
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("No passkey yet")).to_be_visible()
+    page.get_by_test_id("sign-out").click()
+    sign_in(page, "ada")  # without a second factor again
     assert complaints == []
