@@ -20,6 +20,9 @@ from billing.stripe import comparison
 from billing.wal import disk_usage
 from reconciliation.models import Comparison
 from reserved_capacity.models import ReservedHour
+from tenants.identity import operator_sign_in
+from tenants.ids import first_id_at
+from tenants.models import AuditEntry
 from workers.models import Node, NodeCertificate, Replica, SlotWait
 
 
@@ -152,6 +155,15 @@ def error_rates() -> Iterator[Problem]:
             yield Problem(subject=f"model {row['model_name']}"[:300], summary=text[:500])
 
 
+def break_glass_uses() -> Iterator[Problem]:
+    """Yield the newest sign-ins of the break-glass operator, each apart."""
+    since = first_id_at(timezone.now() - kinds.BREAK_GLASS)
+    for entry in AuditEntry.objects.filter(id__gte=since, action=operator_sign_in.USED).order_by("id"):
+        when = f"{entry.created_at:%Y-%m-%d %H:%M:%S.%f} UTC"
+        address = (entry.after or {}).get("address") or "an unknown address"
+        yield Problem(subject=f"{entry.actor} at {when}", summary=f"{entry.actor} signed in from {address} at {when}.")
+
+
 def _behind(node: str, seconds: float) -> Problem:
     return Problem(subject=f"drain of {node}", summary=f"Usage of {node} waits {seconds:.0f} s for the database.")
 
@@ -169,4 +181,5 @@ CHECKS: Mapping[str, Callable[[], Iterator[Problem]]] = {
     "disk": disks,
     "certificate": certificates,
     "error-rate": error_rates,
+    "break-glass-used": break_glass_uses,
 }

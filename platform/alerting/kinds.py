@@ -29,6 +29,8 @@ DUNNING_LATE = timedelta(hours=2)
 MISSING_SECONDS = 300
 #: An hour is measured ten minutes after its end at the latest.
 MEASURED = timedelta(hours=2, minutes=15)
+#: How long a sign-in of the break-glass operator stays an alert.
+BREAK_GLASS = timedelta(hours=1)
 #: A node whose agent has not renewed its lease.
 NODE_LOST_SECONDS = 30
 
@@ -122,6 +124,13 @@ KINDS: tuple[Kind, ...] = (
         about="The platform fails over 5 % of a model's requests, and at least 5, in up to half an hour.",
         patience=timedelta(minutes=1),
         action="Look at its replicas on the page Fleet, and at the failed requests on the page Requests.",
+        severity="critical",
+    ),
+    Kind(
+        name="break-glass-used",
+        about="The break-glass operator signed in, within the last hour. One alert for each time.",
+        patience=timedelta(),
+        action="Ask who did it and why. Nobody did? `hearth manage operators break-glass` makes its secrets anew.",
         severity="critical",
     ),
 )

@@ -95,6 +95,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/support/", support.start, name="support-start"),
     path("support/end/", support.end, name="support-end"),
     path("operators/", operators.index, name="operators"),
+    path("operators/sign-in/", operators.set_sign_in, name="operators-sign-in"),
     path("operators/invitations/<uuid:invitation>/revoke/", operators.revoke, name="operator-invitation-revoke"),
     path("operators/<str:person>/change/", operators.change, name="operator-change"),
     path("billing/", all_billing.index, name="all-billing"),

@@ -62,6 +62,21 @@ class ProviderSession(models.Model):
         return f"session of {self.member_id}"
 
 
+class OperatorSignIn(models.Model):
+    """How operators sign in: one row, with id 1. Without it, with a password or through the operators' provider."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    #: No operator signs in with a password or a passkey, except the break-glass operator.
+    provider_only = models.BooleanField(default=False, db_default=False)
+    break_glass = models.OneToOneField(User, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        constraints = (models.CheckConstraint(condition=models.Q(id=1), name="one_operator_sign_in"),)
+
+    def __str__(self) -> str:
+        return "how operators sign in"
+
+
 class SecondFactorRule(models.Model):
     """That a tenant's members must have a second factor; without tenant, that operators must."""
 

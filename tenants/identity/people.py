@@ -1,4 +1,7 @@
-"""People who come from a tenant's provider: their names, their membership, and that they leave."""
+"""People who come from a tenant's provider: their names, their membership, and that they leave.
+
+Those of the tenant ``platform`` are operators: their groups give an operator's role in place of a membership.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed, NotFound
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession, SignInProvider
+from tenants.ids import PLATFORM_SLUG
 from tenants.keys import playground
-from tenants.models import User
+from tenants.models import OperatorToken, User
+from tenants.people import operators
 
 _LONGEST_NAME = 60
 _MOST_NUMBERED = 10_000
@@ -40,7 +45,7 @@ def new_username(provider: SignInProvider, claims: Mapping[str, Any]) -> str:
 def check(provider: SignInProvider, user: User) -> ProviderMember:
     """Return the row of somebody who comes from this provider. Raises SignInRefused for everybody else."""
     found = ProviderMember.objects.filter(user=user, provider=provider, tenant=provider.tenant).first()
-    if found is None or user.is_staff or user.is_superuser:
+    if found is None or ((user.is_staff or user.is_superuser) and provider.tenant.slug != PLATFORM_SLUG):
         raise SignInRefused("this person does not sign in through this provider")
     if not user.is_active:
         raise SignInRefused("this account is switched off")
@@ -59,8 +64,11 @@ def join(provider: SignInProvider, user: User, role: str) -> ProviderMember:
             "refused_at": None,
         },
     )
-    with suppress(NotAllowed):  # the tenant's last owner stays its owner
-        members.put(SYSTEM, provider.tenant, user.get_username(), role)
+    with suppress(NotAllowed):  # the tenant's last owner stays its owner, and the last admin one
+        if provider.tenant.slug == PLATFORM_SLUG:
+            operators.put(SYSTEM, user.get_username(), role)
+        else:
+            members.put(SYSTEM, provider.tenant, user.get_username(), role)
     return row
 
 
@@ -70,7 +78,11 @@ def leave(member: ProviderMember, actor: Actor = SYSTEM) -> None:
     ProviderMember.objects.filter(user=member.user).update(refused_at=timezone.now())
     end_sessions(member)
     with suppress(NotFound, NotAllowed):  # the tenant's last owner stays a member, who cannot sign in
-        members.remove(actor, member.tenant, member.user.get_username())
+        if member.tenant.slug == PLATFORM_SLUG:
+            OperatorToken.objects.filter(user=member.user, revoked_at=None).update(revoked_at=timezone.now())
+            operators.remove(actor, member.user.get_username())
+        else:
+            members.remove(actor, member.tenant, member.user.get_username())
 
 
 def leave_all(actor: Actor, provider: SignInProvider) -> None:

@@ -14,8 +14,9 @@ from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.identity import people
 from tenants.identity.models import SignInProvider
+from tenants.ids import PLATFORM_SLUG
 from tenants.isolation import peppered
-from tenants.models import Membership, Tenant
+from tenants.models import Membership, Tenant, User
 
 MOST_ROLES = 100
 LONGEST = {"issuer": 500, "client id": 190, "client secret": 500, "groups claim": 100, "group": 200}
@@ -34,6 +35,11 @@ class ProviderTerms:
     roles: Sequence[tuple[str, str]] = ()
     #: Empty: people without such a group do not become members.
     default_role: str = ""
+
+
+def roles_in(tenant: Tenant) -> list[str]:
+    """Return the roles that groups of its provider can have. People of the tenant ``platform`` are operators."""
+    return list((User.OperatorRole if tenant.slug == PLATFORM_SLUG else Membership.Role).values)
 
 
 def of(tenant: Tenant) -> SignInProvider | None:
@@ -64,7 +70,7 @@ def put(actor: Actor, tenant: Tenant, terms: ProviderTerms) -> SignInProvider:
 
     The issuer's address is checked by the caller. Raises BadName, and NotAllowed for an archived tenant.
     """
-    _check(terms)
+    _check(terms, roles_in(tenant))
     locked = Tenant.objects.select_for_update().get(id=tenant.id)
     if locked.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", locked.slug, locked.state)
@@ -130,8 +136,7 @@ def _remove(actor: Actor, provider: SignInProvider) -> None:
     provider.delete()
 
 
-def _check(terms: ProviderTerms) -> None:
-    roles = Membership.Role.values
+def _check(terms: ProviderTerms, roles: Sequence[str]) -> None:
     texts = {"issuer": terms.issuer, "client id": terms.client_id, "groups claim": terms.groups_claim}
     for kind, given in (texts | {"client secret": terms.client_secret or "-"}).items():
         if not 0 < len(given) <= LONGEST[kind] or not given.isprintable():

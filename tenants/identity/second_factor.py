@@ -24,7 +24,7 @@ def is_required_of(user: User) -> bool:
     """
     of_tenant = Q(tenant__memberships__user=user) & ~Q(tenant__state=Tenant.State.ARCHIVED)
     rules = SecondFactorRule.objects.filter(Q(tenant=None) if user.is_staff else of_tenant)
-    return rules.exists() and (user.is_staff or not hasattr(user, "provider_member"))
+    return rules.exists() and not hasattr(user, "provider_member")
 
 
 @transaction.atomic

@@ -26,6 +26,12 @@ def record(user: User | None, event: Event, *, address: str, method: str = "") -
         audit.record(actor, event, target, tenant=tenant, after=after)
 
 
+def refuse(user: User, *, address: str, reason: str) -> None:
+    """Append an entry for an operator with the right password who may not sign in with one."""
+    after = {"address": address, "person": user.get_username(), "reason": reason}
+    audit.record(SYSTEM, "sign_in.refused", ("user", user.id), after=after)
+
+
 def _actor(user: User) -> Actor:
     return Actor(kind="user", name=user.get_username(), user=user)
 

@@ -9,6 +9,7 @@ from django.utils import timezone
 from tenants import audit, members
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.ids import PLATFORM_SLUG
 from tenants.models import Invitation, Membership, OperatorToken, User
 
 LAST_ADMIN = "the last operator with the role admin"
@@ -47,7 +48,8 @@ def put(actor: Actor, username: str, role: str) -> User:
     before = user.operator_role if user.is_staff else None
     if before == role:
         return user
-    if hasattr(user, "provider_member"):  # that provider could sign in as an operator
+    if hasattr(user, "provider_member") and user.provider_member.tenant.slug != PLATFORM_SLUG:
+        # that provider could sign in as an operator
         raise NotAllowed("person", username, "somebody who signs in through a tenant's provider, not an operator")
     _require_other_admin(admins, user, role)
     if before == User.OperatorRole.ADMIN:

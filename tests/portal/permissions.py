@@ -42,6 +42,7 @@ from reserved_capacity import registry as reserved_capacity
 from reserved_capacity.registry import Wanted
 from tenants import registry
 from tenants.audit import Actor
+from tenants.identity import operator_sign_in
 from tenants.keys import keys, scrape_tokens, tokens
 from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
 from tenants.people import invitations
@@ -260,14 +261,8 @@ class Scene:
 
 
 BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
-    **{
-        f"POST {prefix}/webhooks": lambda place: {"url": "https://example.com/new"}
-        for prefix in ("", "/tenants/{tenant}")
-    },
-    **{
-        f"PATCH {prefix}/webhooks/{{webhook}}": lambda place: {"about": "changed"}
-        for prefix in ("", "/tenants/{tenant}")
-    },
+    **{f"POST {each}/webhooks": lambda place: {"url": "https://example.com/new"} for each in ("", "/tenants/{tenant}")},
+    **{f"PATCH {each}/webhooks/{{webhook}}": lambda place: {"about": "changed"} for each in ("", "/tenants/{tenant}")},
     **{
         f"POST {prefix}/webhooks/{{webhook}}/replay": lambda place: {"since": "2026-01-01T00:00:00Z"}
         for prefix in ("", "/tenants/{tenant}")
@@ -305,6 +300,8 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PUT /tenants/{tenant}/cache/settings": lambda place: {"project": place.project.slug, "mode": "off"},
     "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
     "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
+    "PUT /tenants/{tenant}/sign-in-rules": lambda place: {"second_factor_required": True},
+    "PATCH /operator-sign-in": lambda place: {"provider_only": True},
     "PUT /tenants/{tenant}/sign-in-provider": lambda place: fixtures.PROVIDER,
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
     "POST /models": lambda place: {"name": "further", "engine": "simulated", "pool": "spare", "replicas": 0},
@@ -358,6 +355,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/members/{person}/change/": lambda place: {"role": "billing"},
     "POST /portal/tenants/{slug}/invitations/{invitation}/revoke/": lambda place: {},
     "POST /portal/tenants/{slug}/support/": lambda place: {"reason": "why"},
+    "POST /portal/operators/sign-in/": lambda place: {"provider_only": "1"},
     "POST /portal/operators/": lambda place: {"role": "viewer"},
     "POST /portal/operators/invitations/{invitation}/revoke/": lambda place: {},
     "POST /portal/operators/{person}/change/": lambda place: {"role": "viewer"},
@@ -470,7 +468,9 @@ def build(world: World, folder: Path) -> Scene:
         earlier_slots_per_replica=1,
     )
     secrets.store(fixtures.OPERATOR, "hf-meta", "hf_value")
-    fixtures.sign_in_provider(tenant)
+    for each in (tenant, Tenant.objects.get(slug="platform")):
+        fixtures.sign_in_provider(each)
+    operator_sign_in.make_break_glass(fixtures.OPERATOR, "break-glass")
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     billed.bank_line(world)

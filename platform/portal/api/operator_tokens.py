@@ -22,6 +22,7 @@ from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.audit import Actor
 from tenants.errors import NotFound
+from tenants.identity import operator_sign_in
 from tenants.keys import tokens
 from tenants.models import OperatorToken, User
 
@@ -92,6 +93,9 @@ class TokensView(APIView):
             )
         if not user.is_staff:
             raise PermissionDenied("Tokens are for operators. Use one of the tenant's keys instead.")
+        if operator_sign_in.must_use_provider(user):
+            raise PermissionDenied("Operators sign in through their provider only.", "provider_required")
+        operator_sign_in.record_use(user, address=client_address(request._request))
         issued = tokens.issue(
             Actor(kind="user", name=user.get_username()),
             user,

@@ -21,7 +21,7 @@ from portal.api.fleet import (
 from portal.api.notifications import urls as notification_urls
 from portal.api.openapi import schema
 from portal.api.organization import views as organization_views
-from portal.api.people import invitations, members, operators
+from portal.api.people import invitations, members, operators, sign_in_rules
 from portal.api.tenants import (
     audit,
     budgets,
@@ -81,6 +81,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
     path("tenants/<slug:tenant>/sign-in-provider", sign_in_provider.SignInProviderView.as_view()),
     path("tenants/<slug:tenant>/sign-in-provider/test", sign_in_provider.TestSignInProviderView.as_view()),
+    path("tenants/<slug:tenant>/sign-in-rules", sign_in_rules.TenantSignInRulesView.as_view()),
     path("credit-requests", credit.CreditRequestsView.as_view()),
     path("tenants/<slug:tenant>/credit", credit.CreditView.as_view()),
     path("tenants/<slug:tenant>/credit/entries", credit.CreditEntriesView.as_view()),
@@ -198,6 +199,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/invitations/<uuid:invitation>", invitations.InvitationView.as_view()),
     path("operator-invitations", invitations.OperatorInvitationsView.as_view()),
     path("operator-invitations/<uuid:invitation>", invitations.OperatorInvitationView.as_view()),
+    path("operator-sign-in", sign_in_rules.OperatorSignInView.as_view()),
     path("operators", operators.OperatorsView.as_view()),
     path("operators/<str:person>", operators.OperatorView.as_view()),
     path("secrets", secrets.SecretsView.as_view()),

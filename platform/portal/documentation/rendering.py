@@ -34,7 +34,7 @@ def html(document: Document, *, root: str, api_url: str, portal_url: str, model:
 
 
 def _address(tokens: Sequence[Token], root: str) -> None:
-    """Give each heading an id and each link the address of its page; let the keyboard reach what may scroll sideways."""
+    """Give each heading an id, each link its page's address, and what may scroll sideways the keyboard's focus."""
     for token, after in zip(tokens, tokens[1:] or tokens, strict=False):
         if token.type in {"fence", "code_block", "table_open"}:
             token.attrSet("tabindex", "0")

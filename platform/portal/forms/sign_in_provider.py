@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
@@ -18,12 +18,15 @@ class RolesField(forms.CharField):
     """Lines of ``group = role``, read as pairs in order."""
 
     def __init__(self) -> None:
-        super().__init__(
-            label="Roles by group",
-            required=False,
-            widget=forms.Textarea({"rows": 4, "placeholder": "hearth-owners = owner\nengineering = developer"}),
-            help_text="One line each: group = role. The first group that a person has decides. "
-            f"Roles: {', '.join(Membership.Role.values)}.",
+        super().__init__(label="Roles by group", required=False, widget=forms.Textarea({"rows": 4}))
+        self.allow(Membership.Role.values)
+
+    def allow(self, roles: Sequence[str]) -> None:
+        """Accept these roles."""
+        self.roles = roles
+        self.widget.attrs["placeholder"] = f"hearth = {roles[0]}\nengineering = {roles[2]}"
+        self.help_text = (
+            f"One line each: group = role. The first group that a person has decides. Roles: {', '.join(roles)}."
         )
 
     def clean(self, value: Any) -> tuple[tuple[str, str], ...]:
@@ -33,7 +36,7 @@ class RolesField(forms.CharField):
             if not line.strip():
                 continue
             group, equals, role = (part.strip() for part in line.rpartition("="))
-            if not equals or not group or role not in Membership.Role.values:
+            if not equals or not group or role not in self.roles:
                 raise ValidationError(f"“{line.strip()[:100]}” is not a group, =, and a role.")
             pairs.append((group, role))
         return tuple(pairs)
@@ -67,13 +70,11 @@ class ProviderForm(PageForm):
         label="Claim with the groups", max_length=LONGEST["groups claim"], help_text="Entra: groups or roles."
     )
     roles = RolesField()
-    default_role = choice(
-        "People without such a group",
-        [("", "do not become members"), *((role, f"become {role}") for role in Membership.Role.values)],
-        required=False,
-    )
+    default_role = choice("People without such a group", (), required=False)
 
-    def __init__(self, data: Mapping[str, Any] | None = None, *, provider: SignInProvider | None) -> None:
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, *, provider: SignInProvider | None, roles: Sequence[str]
+    ) -> None:
         initial = {"groups_claim": "groups"}
         if provider is not None:
             initial = {
@@ -84,6 +85,11 @@ class ProviderForm(PageForm):
                 "default_role": provider.default_role,
             }
         super().__init__(data, initial=initial)
+        by_group, default = self.fields["roles"], self.fields["default_role"]
+        assert isinstance(by_group, RolesField)
+        assert isinstance(default, forms.ChoiceField)
+        by_group.allow(roles)
+        default.choices = [("", "do not become members"), *((role, f"become {role}") for role in roles)]
 
     def terms(self) -> ProviderTerms:
         """Return what was typed."""

@@ -9,13 +9,15 @@ from allauth.account.forms import ResetPasswordForm
 from allauth.account.internal.flows.login import get_authentication_records
 from django.conf import settings
 from django.contrib.auth import authenticate
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 
 from portal.access.addresses import client_address
 from portal.access.identity import provider_sessions
 from tenants.audit import Actor
-from tenants.identity import sign_ins
+from tenants.identity import operator_sign_in, sign_ins
 from tenants.identity.models import ProviderMember
+from tenants.ids import PLATFORM_SLUG
 from tenants.keys import playground
 from tenants.models import User
 
@@ -55,6 +57,14 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         user = User.objects.filter(username=credentials.get("username", "")).first()
         sign_ins.record(user, "sign_in.failed", address=client_address(request))
 
+    def pre_login(self, request: HttpRequest, user: User, **more: Any) -> HttpResponse | None:
+        """Refuse an operator who must sign in through the operators' provider, and show the way there."""
+        if operator_sign_in.must_use_provider(user) and not provider_sessions.is_through_provider(request):
+            sign_ins.refuse(user, address=client_address(request), reason=operator_sign_in.PROVIDER_ONLY)
+            return render(request, "account/provider_only.html", {"slug": PLATFORM_SLUG}, status=403)
+        refusal: HttpResponse | None = super().pre_login(request, user, **more)
+        return refusal
+
     def login(self, request: HttpRequest, user: User) -> None:
         """Begin a session and record it, with the step that proved who it is."""
         super().login(request, user)
@@ -63,6 +73,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         records = get_authentication_records(request, user)
         method = str(records[-1].get("type") or records[-1]["method"]) if records else ""
         sign_ins.record(user, "sign_in.succeeded", address=client_address(request), method=method)
+        operator_sign_in.record_use(user, address=client_address(request))
 
     def logout(self, request: HttpRequest) -> None:
         """End the session, revoke the person's keys of the playground, and record it."""

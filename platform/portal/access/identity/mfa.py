@@ -8,7 +8,7 @@ from uuid import UUID
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 
-from tenants.identity import second_factor
+from tenants.identity import operator_sign_in, second_factor
 from tenants.isolation import peppered
 from tenants.models import User
 
@@ -48,7 +48,10 @@ class MfaAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # allauth has no typ
     def can_delete_authenticator(self, authenticator: Authenticator) -> bool:
         """Return whether a factor may go: not the last one where one is required."""
         others = Authenticator.objects.filter(user=authenticator.user, type__in=FACTORS).exclude(pk=authenticator.pk)
-        return bool(others.exists()) or not second_factor.is_required_of(authenticator.user)
+        if others.exists():
+            return True
+        user = authenticator.user
+        return not (second_factor.is_required_of(user) or operator_sign_in.is_break_glass(user))
 
 
 def has_factor(user: User) -> bool:

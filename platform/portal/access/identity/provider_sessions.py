@@ -27,6 +27,7 @@ from tenants.audit import SYSTEM
 from tenants.identity import people, providers
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession
+from tenants.ids import PLATFORM_SLUG
 from tenants.isolation import peppered
 from tenants.keys import playground
 from tenants.models import User
@@ -119,7 +120,9 @@ def _confirmed(key: str) -> bool:
 def _asked(row: ProviderSession) -> bool:
     """Ask the provider; return whether it confirms the session. Raises ProviderUnavailable."""
     member, provider = row.member, row.member.provider
-    if provider is None or row.refresh_sealed is None or not member.user.is_active or member.user.is_staff:
+    if provider is None or row.refresh_sealed is None or not member.user.is_active:
+        return False
+    if member.user.is_staff and member.tenant.slug != PLATFORM_SLUG:
         return False
     try:
         asking = oidc.provider_of(HttpRequest(), provider)

@@ -19,7 +19,7 @@ from tenants.errors import BadName, NotFound
 from tenants.identity import providers
 from tenants.identity.models import SignInProvider
 from tenants.identity.providers import ProviderTerms
-from tenants.ids import TenantId
+from tenants.ids import PLATFORM_SLUG, TenantId
 from tenants.models import Tenant
 
 WHO_MAY = "Only owners of the tenant and operators, signed in to the portal, may see and set the sign-in provider."
@@ -42,8 +42,9 @@ def tenant_to_set_up(principal: Principal, slug: str) -> Tenant:
 
 
 def may_set_up(principal: Principal, tenant: Tenant) -> bool:
-    """Return whether this principal sees and sets the tenant's provider."""
-    return principal.user is not None and principal.is_owner_of(tenant.id)
+    """Return whether this principal sees and sets the tenant's provider; the operators' one is for operators alone."""
+    is_allowed = principal.is_operator if tenant.slug == PLATFORM_SLUG else principal.is_owner_of(tenant.id)
+    return principal.user is not None and is_allowed
 
 
 def find(tenant: Tenant) -> SignInProvider:

@@ -16,9 +16,12 @@ from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.identity import providers
 from tenants.identity.models import SignInProvider
 from tenants.identity.providers import LONGEST, MOST_ROLES, ProviderTerms
-from tenants.models import Membership
+from tenants.models import Membership, User
 
-_ROLES = f"One of {', '.join(Membership.Role.values)}."
+_ROLES = (
+    f"One of {', '.join(Membership.Role.values)}; of the tenant `platform`, whose people are operators, one of "
+    f"{', '.join(User.OperatorRole.values)}."
+)
 
 
 class GroupRoleSerializer(serializers.Serializer[Any]):

@@ -21,6 +21,8 @@ from portal.pages.base import form_action, operator_page, show
 from portal.pages.invitation import made_page
 from tenants import error_text
 from tenants.errors import TenantError
+from tenants.identity import operator_sign_in
+from tenants.ids import PLATFORM_SLUG
 from tenants.models import User
 from tenants.people import invitations, operators
 
@@ -52,6 +54,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "is_sent": settings.EMAIL_IS_SENT,
         "invitations": [(each, invitations.state_of(each)) for each in invitations.of(None)[:50]],
         "roles": User.OperatorRole.values,
+        "sign_in": operator_sign_in.rules(),
+        "has_provider": operator_sign_in.has_provider(),
+        "platform": PLATFORM_SLUG,
         "areas": [
             (role, "everything" if areas == frozenset(Area) else "; ".join(sorted(areas)))
             for role, areas in AREAS.items()
@@ -62,6 +67,19 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     if secret is not None:
         one_time_secrets.delete_cookie(response, new)
     return response
+
+
+@form_action("portal:operators")
+@operator_page
+def set_sign_in(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+    """Let operators sign in through their provider only, or also with a password."""
+    wanted = posted(request, "provider_only") == "1"
+    try:
+        operator_sign_in.set_provider_only(principal.actor, wanted)
+        messages.success(request, f"Operators sign in through their provider{' only' if wanted else ' or a password'}.")
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+    return redirect("portal:operators")
 
 
 @form_action("portal:operators")

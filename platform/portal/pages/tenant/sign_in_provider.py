@@ -28,7 +28,9 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         provider = provider_setup.find(tenant)
     except NotFound:
         provider = None
-    form = ProviderForm(request.POST if request.method == "POST" else None, provider=provider)
+    form = ProviderForm(
+        request.POST if request.method == "POST" else None, provider=provider, roles=providers.roles_in(tenant)
+    )
 
     def save() -> str:
         provider_setup.put(principal, tenant, form.terms())

@@ -1,4 +1,4 @@
-"""``hearth manage operators list|set|remove …``."""
+"""``hearth manage operators list|set|remove|break-glass|provider-only …``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tenants import audit, error_text
+from tenants.audit import Actor
 from tenants.errors import TenantError
+from tenants.identity import operator_sign_in
 from tenants.models import User
 from tenants.people import operators
 
 
 class Command(BaseCommand):
-    """List the operators, give a person an operator's role, or take it away. Each change is audited."""
+    """List and change the operators, and say how they sign in. Each change is audited."""
 
-    help = "List the operators, give a person an operator's role, or take it away."
+    help = "List and change the operators, and say how they sign in."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the actions and their arguments."""
@@ -25,6 +27,11 @@ class Command(BaseCommand):
         taking = actions.add_parser("remove", help="take all rights of an operator from a person")
         for action in (giving, taking):
             action.add_argument("person", help="the person's sign-in name; set creates an unknown person")
+        glass = actions.add_parser("break-glass", help="make the operator for the day on which the provider is down")
+        glass.add_argument("name", nargs="?", default="break-glass", help="the sign-in name (default: break-glass)")
+        glass.add_argument("--remove", action="store_true", help="take all rights from the one there is")
+        only = actions.add_parser("provider-only", help="let operators sign in through their provider only")
+        only.add_argument("value", choices=("on", "off"))
         giving.add_argument("role", choices=User.OperatorRole.values, help="what the person may change")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -41,9 +48,27 @@ class Command(BaseCommand):
                 self._print(user)
         elif options["action"] == "set":
             self._print(operators.put(actor, options["person"], options["role"]))
+        elif options["action"] == "break-glass":
+            self._break_glass(actor, options)
+        elif options["action"] == "provider-only":
+            operator_sign_in.set_provider_only(actor, options["value"] == "on")
+            ways = "their provider only" if options["value"] == "on" else "their provider or with a password"
+            self.stdout.write(f"Operators sign in through {ways}.")
         else:
             operators.remove(actor, options["person"])
             self.stdout.write(f"{options['person']} is not an operator any more.")
+
+    def _break_glass(self, actor: Actor, options: dict[str, Any]) -> None:
+        if options["remove"]:
+            self.stdout.write(f"{operator_sign_in.remove_break_glass(actor)} cannot sign in any more.")
+            return
+        sealed = operator_sign_in.make_break_glass(actor, options["name"])
+        self.stdout.write(
+            f"name            {sealed.name}\npassword        {sealed.password}\n"
+            f"app's secret    {sealed.totp_secret}\nrecovery codes  {' '.join(sealed.recovery_codes)}\n\n"
+            "Shown once. Keep it sealed, and not behind the provider. Sign in with it now and add a passkey under "
+            "Account, Second factor: that sign-in raises an alert too."
+        )
 
     def _print(self, user: User) -> None:
         name = user.get_username()
