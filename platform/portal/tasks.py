@@ -1,4 +1,4 @@
-"""The Celery task of the portal, on the queue ``background``: idempotent, and safe to lose."""
+"""The Celery tasks of the portal, on the queue ``background``: idempotent, and safe to lose."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def confirm_sessions() -> int:
         return provider_sessions.run()
     finally:
         _asking.release()
+
+
+@shared_task(name="portal.tasks.mail_password_reset")
+def mail_password_reset(address: str, origin: str) -> int:
+    """Send a link that sets a forgotten password to whoever has the address; return how many were sent."""
+    from portal.access.identity import password_reset  # with allauth, which other workers need not load
+
+    return password_reset.send(address, origin)

@@ -37,6 +37,7 @@ class Provider:
     answers: dict[str, bytes] = field(default_factory=dict)
     algorithm: str = "RS256"
     signing: Any = _KEY
+    kid: str = "k1"
     #: Whether refresh tokens are accepted.
     confirms: bool = True
     gives_refresh_tokens: bool = True
@@ -60,7 +61,7 @@ class Provider:
 
     def keys(self) -> dict[str, Any]:
         """Return the public keys."""
-        return {"keys": [orjson.loads(RSAAlgorithm.to_jwk(self.published)) | {"kid": "k1", "use": "sig"}]}
+        return {"keys": [orjson.loads(RSAAlgorithm.to_jwk(self.published)) | {"kid": self.kid, "use": "sig"}]}
 
     def authorize(self, query: str) -> str:
         """Return where the browser of somebody who agrees is sent."""
@@ -95,7 +96,7 @@ class Provider:
         now = int(time.time())
         claims = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 300} | self.person | nonce
         key: Any = SECRET if self.algorithm == "HS256" else None if self.algorithm == "none" else self.signing
-        return jwt.encode(self.twist(claims), key, self.algorithm, headers={"kid": "k1"})
+        return jwt.encode(self.twist(claims), key, self.algorithm, headers={"kid": self.kid})
 
 
 @contextmanager

@@ -7,8 +7,9 @@ key only, and it has the nonce of this sign-in. People are known by what is in t
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jwt
@@ -17,6 +18,7 @@ from allauth.socialaccount.providers.base import AuthProcess, ProviderException
 from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 
 from notifications.webhooks import addresses
@@ -32,6 +34,8 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 #: How far the provider's clock may be off.
 LEEWAY_SECONDS = 60
 LONGEST_SUBJECT = 190
+#: How long a provider's description and keys are used before they are fetched again.
+CACHE_SECONDS = 300
 SCOPES = ("openid", "profile", "email", "offline_access")
 
 
@@ -108,7 +112,8 @@ class TenantOAuth2Adapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # 
     def openid_config(self) -> dict[str, Any]:
         """Return the discovery document. Raises Refused if it is another issuer's, ProviderUnavailable."""
         if not hasattr(self, "_openid_config"):
-            self._openid_config = discover(str(self.provider.app.settings["server_url"]))
+            issuer = str(self.provider.app.settings["server_url"])
+            self._openid_config = _cached("discovery", issuer, lambda: discover(issuer))
         return self._openid_config
 
     @property
@@ -132,15 +137,10 @@ class TenantOAuth2Adapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # 
             raise Refused("it sent no ID token")
         client_id: str = self.provider.app.client_id
         try:
-            claims: dict[str, Any] = jwt.decode(
-                id_token,
-                _key_of(id_token, fetch_json(self.openid_config["jwks_uri"])),
-                algorithms=ALGORITHMS,
-                audience=client_id,
-                issuer=self.provider.app.settings["server_url"],
-                leeway=LEEWAY_SECONDS,
-                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
-            )
+            try:
+                claims = self._decoded(id_token)
+            except (Refused, jwt.InvalidSignatureError):  # the provider may have other keys now
+                claims = self._decoded(id_token, refresh=True)
         except jwt.InvalidAudienceError:
             raise Refused("its token is for another application") from None
         except jwt.InvalidIssuerError:
@@ -153,6 +153,21 @@ class TenantOAuth2Adapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # 
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= LONGEST_SUBJECT or not subject.isprintable():
             raise Refused("its token names nobody")
+        return claims
+
+    def _decoded(self, id_token: str, *, refresh: bool = False) -> dict[str, Any]:
+        """Return the claims. Raises jwt.PyJWTError, ValueError, TypeError, RecursionError, Refused."""
+        jwks_uri: str = self.openid_config["jwks_uri"]
+        keys = _cached("keys", jwks_uri, lambda: fetch_json(jwks_uri), refresh=refresh)
+        claims: dict[str, Any] = jwt.decode(
+            id_token,
+            _key_of(id_token, keys),
+            algorithms=ALGORITHMS,
+            audience=self.provider.app.client_id,
+            issuer=self.provider.app.settings["server_url"],
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+        )
         return claims
 
 
@@ -228,3 +243,13 @@ def _key_of(id_token: str, keys: Mapping[str, Any]) -> Any:
     if len(fitting) != 1:
         raise Refused("its token is not signed with a key of it")
     return fitting[0].key
+
+
+def _cached(what: str, address: str, fetch: Callable[[], dict[str, Any]], *, refresh: bool = False) -> dict[str, Any]:
+    """Return what is at an address of a provider, fetched by this process within CACHE_SECONDS."""
+    key = f"hearth:provider:{what}:{hashlib.sha256(address.encode()).hexdigest()}"
+    found: dict[str, Any] | None = None if refresh else cache.get(key)
+    if found is None:
+        found = fetch()
+        cache.set(key, found, CACHE_SECONDS)
+    return found

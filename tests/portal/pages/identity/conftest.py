@@ -12,6 +12,8 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
+from hearth.celery import app
+from portal import tasks
 from tenants import networks
 from tenants.identity import providers
 from tenants.identity.models import ProviderSession, SignInProvider
@@ -26,6 +28,18 @@ from tests.portal.identity_provider import CLIENT, SECRET, Provider
 def no_rates() -> None:
     """Reset what allauth counts."""
     cache.clear()
+
+
+@pytest.fixture
+def mailing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E-mails are sent, into ``mail.outbox``, and what goes to the role background runs at once."""
+
+    def run(name: str, args: tuple[str, str], **more: object) -> None:
+        assert name == tasks.mail_password_reset.name
+        tasks.mail_password_reset(*args)
+
+    settings.EMAIL_IS_SENT = True
+    monkeypatch.setattr(app, "send_task", run)
 
 
 @pytest.fixture

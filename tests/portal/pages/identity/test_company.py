@@ -94,9 +94,8 @@ def test_a_default_role_is_for_people_without_a_group(world: World, acme: SignIn
 
 
 def test_nobody_is_found_by_a_name_or_an_address(
-    world: World, acme: SignInProvider, provider: Provider, settings: Any
+    world: World, acme: SignInProvider, provider: Provider, mailing: None
 ) -> None:
-    settings.EMAIL_IS_SENT = True
     User.objects.filter(id=world.operator.id).update(email="ada@example.com")
     provider.person |= {"preferred_username": "ada", "email": "ada@example.com", "email_verified": True}
     browser = Client()
@@ -294,3 +293,19 @@ def test_an_answer_that_nobody_asked_for_leaves_no_row_in_the_audit_log(
     for query in ("state=x&code=y", "error=access_denied", ""):
         assert Client().get(f"/portal/login/back/{acme.id}/?{query}").status_code == 401
     assert not AuditEntry.objects.filter(action="sign_in.refused").exists()
+
+
+def test_description_and_keys_are_fetched_once_and_again_for_a_key_that_is_new(
+    acme: SignInProvider, provider: Provider
+) -> None:
+    for sub in ("1", "2"):
+        provider.person["sub"] = sub
+        assert through(Client(), provider).status_code == 302
+    fetched = [each for each in provider.requests if each in {"/.well-known/openid-configuration", "/keys"}]
+    assert fetched == ["/.well-known/openid-configuration", "/keys"]
+    provider.kid = "k2"
+    assert through(Client(), provider).status_code == 302
+    provider.signing = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    provider.published = provider.signing.public_key()
+    assert through(Client(), provider).status_code == 302
+    assert provider.requests.count("/keys") == 3

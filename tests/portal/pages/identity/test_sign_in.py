@@ -12,6 +12,7 @@ from django.core import mail
 from django.core.cache import cache
 from django.test import Client
 
+from hearth.celery import app
 from tenants.models import AuditEntry, User
 from tests.portal.fixtures import PASSWORD, World
 
@@ -29,12 +30,6 @@ NEW = "a-much-better-one"
 def no_rates() -> None:
     """Reset what allauth counts."""
     cache.clear()
-
-
-@pytest.fixture
-def mailing(settings: Any) -> None:
-    """E-mails are sent, into ``mail.outbox``."""
-    settings.EMAIL_IS_SENT = True
 
 
 def typed(user: User, password: str = PASSWORD) -> Client:
@@ -111,6 +106,19 @@ def test_a_reset_does_not_say_whether_an_address_is_known(world: World, mailing:
     known, unknown = (Client().post(RESET, {"email": f"{name}@example.com"}) for name in ("olga", "nobody"))
     assert (known.status_code, known["Location"]) == (unknown.status_code, unknown["Location"])
     assert [message.to for message in mail.outbox] == [["olga@example.com"]]
+
+
+def test_a_reset_asks_and_sends_nothing_within_the_request(
+    world: World, mailing: None, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    User.objects.filter(id=world.acme.owner.id).update(email="olga@example.com")
+    queued: list[tuple[str, str]] = []
+    monkeypatch.setattr(app, "send_task", lambda name, args, **more: queued.append(args))
+    for name in ("olga", "nobody"):
+        with django_assert_num_queries(0):
+            Client().post(RESET, {"email": f"{name}@example.com"})
+    assert queued == [(f"{name}@example.com", "http://testserver") for name in ("olga", "nobody")]
+    assert not mail.outbox
 
 
 def test_without_e_mails_the_page_says_who_sets_a_password(world: World) -> None:
