@@ -60,6 +60,7 @@ WATCH_SECONDS = 30.0
 SEND_MAIL_SECONDS = 10.0
 PROCESS_STRIPE_SECONDS = 30.0
 CONFIRM_SESSIONS_SECONDS = 60.0
+END_SUPPORT_VIEWS_SECONDS = 30.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -144,6 +145,11 @@ if find_spec("billing.tasks") is not None:
         "task": "notifications.tasks.send_mail",
         "schedule": SEND_MAIL_SECONDS,
         "options": {"queue": "background", "expires": SEND_MAIL_SECONDS},
+    }
+    app.conf.beat_schedule["support-views"] = {
+        "task": "portal.tasks.end_support_views",
+        "schedule": END_SUPPORT_VIEWS_SECONDS,
+        "options": {"queue": "background", "expires": END_SUPPORT_VIEWS_SECONDS},
     }
     app.conf.beat_schedule["provider-sessions"] = {
         "task": "portal.tasks.confirm_sessions",

@@ -29,3 +29,11 @@ def mail_password_reset(address: str, origin: str) -> int:
     from portal.access.identity import password_reset  # with allauth, which other workers need not load
 
     return password_reset.send(address, origin)
+
+
+@shared_task(name="portal.tasks.end_support_views")
+def end_support_views() -> int:
+    """Append the end of support views whose time is over; return how many."""
+    from portal.access import support_view
+
+    return support_view.end_expired()

@@ -11,6 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from django.contrib.sessions.backends.base import SessionBase
+from django.db import transaction
 from django.utils import timezone
 
 from portal.access import operator_rights
@@ -18,14 +19,18 @@ from portal.access.operator_rights import SAFE_METHODS
 from portal.access.principal import Principal, SupportView
 from portal.errors import NotPermitted
 from tenants import audit
+from tenants.audit import Actor
 from tenants.errors import NotAllowed
-from tenants.ids import TenantId
-from tenants.models import Tenant
+from tenants.ids import TenantId, first_id_at
+from tenants.models import AuditEntry, Tenant, User
 
 LIFETIME = timedelta(minutes=60)
 #: The only change that is possible meanwhile.
 END = "/portal/support/end/"
 LONGEST_REASON = 200
+STARTED, ENDED = "support.started", "support.ended"
+#: How far back the role background looks for views that were not ended: longer than it is ever down.
+REMEMBERED = timedelta(days=7)
 _KEY = "support-view"
 
 
@@ -43,8 +48,8 @@ def start(request: _Request, principal: Principal, tenant: Tenant, reason: str) 
         raise NotAllowed("tenant", tenant.slug, tenant.state)
     until = timezone.now() + LIFETIME
     request.session[_KEY] = {"tenant": str(tenant.id), "until": until.timestamp()}
-    after = {"until": until.isoformat(timespec="seconds"), "reason": reason[:LONGEST_REASON]}
-    audit.record(principal.actor, "support.started", ("tenant", tenant.id), tenant=tenant, after=after)
+    after = {"until": _moment(until), "reason": reason[:LONGEST_REASON]}
+    audit.record(principal.actor, STARTED, ("tenant", tenant.id), tenant=tenant, after=after)
 
 
 def end(request: _Request, principal: Principal) -> None:
@@ -70,9 +75,25 @@ def principal_of_session(request: _Request, principal: Principal) -> Principal:
     return principal
 
 
+def end_expired(now: datetime | None = None) -> int:
+    """Append the end of every view whose time is over and whose operator sent no request since; return how many."""
+    moment, count = now or timezone.now(), 0
+    begun = AuditEntry.objects.filter(action=STARTED, id__gte=first_id_at(moment - REMEMBERED)).order_by("id")
+    for entry in begun.exclude(tenant=None).select_related("tenant"):
+        until = (entry.after or {}).get("until", "")
+        if until and entry.tenant is not None and datetime.fromisoformat(until) <= moment:
+            user = User.objects.filter(username=entry.actor).first()
+            count += _record_end(Actor(kind="user", name=entry.actor, user=user), entry.tenant, until, "time")
+    return count
+
+
+def _until(kept: dict[str, object]) -> datetime:
+    return datetime.fromtimestamp(float(str(kept["until"])), UTC)
+
+
 def _as_tenant(request: _Request, operator: Principal, kept: dict[str, object]) -> Principal:
     tenant = Tenant.objects.filter(id=UUID(str(kept["tenant"]))).exclude(state=Tenant.State.ARCHIVED).first()
-    until = datetime.fromtimestamp(float(str(kept["until"])), UTC)
+    until = _until(kept)
     if tenant is None or not operator.is_operator or until <= timezone.now():
         _forget(request, operator, tenant, "time")
         return operator
@@ -93,6 +114,22 @@ def _as_tenant(request: _Request, operator: Principal, kept: dict[str, object]) 
 
 
 def _forget(request: _Request, operator: Principal, tenant: Tenant | None, by: str) -> None:
+    until = _until(request.session[_KEY])
     del request.session[_KEY]
     if tenant is not None:
-        audit.record(operator.actor, "support.ended", ("tenant", tenant.id), tenant=tenant, after={"by": by})
+        _record_end(operator.actor, tenant, _moment(until), by)
+
+
+@transaction.atomic
+def _record_end(actor: Actor, tenant: Tenant, until: str, by: str) -> bool:
+    """Append the entry of a view's end, once; return whether it was missing. ``until`` tells one view from another."""
+    Tenant.objects.select_for_update().get(id=tenant.id)
+    ended = AuditEntry.objects.filter(tenant=tenant, action=ENDED, actor=actor.name, after__until=until)
+    if ended.filter(id__gte=first_id_at(timezone.now() - REMEMBERED)).exists():
+        return False
+    audit.record(actor, ENDED, ("tenant", tenant.id), tenant=tenant, after={"by": by, "until": until})
+    return True
+
+
+def _moment(until: datetime) -> str:
+    return until.isoformat(timespec="seconds")

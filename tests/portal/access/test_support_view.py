@@ -7,6 +7,7 @@ from collections.abc import Callable
 from django.test import Client
 from django.utils import timezone
 
+from portal.access import support_view
 from tenants import members
 from tenants.models import AuditEntry, User
 from tests.portal import fixtures
@@ -64,8 +65,21 @@ def test_it_ends_by_itself(world: World, signed_in: SignIn) -> None:
     session["support-view"] = {**session["support-view"], "until": timezone.now().timestamp()}
     session.save()
     assert ada.get("/portal/fleet/").status_code == 200
-    assert noted()[-1] == ("support.ended", "acme", {"by": "time"})
+    ended = AuditEntry.objects.get(action="support.ended")
+    assert (ended.tenant, (ended.after or {})["by"]) == (world.acme.tenant, "time")
     assert 'data-testid="support-view"' not in ada.get(HOME).content.decode()
+
+
+def test_its_end_is_recorded_once_without_another_request(world: World, signed_in: SignIn) -> None:
+    ada = signed_in(world.operator)
+    ada.post(START, {"reason": "why"})
+    assert support_view.end_expired() == 0
+    over = timezone.now() + support_view.LIFETIME
+    assert [support_view.end_expired(over), support_view.end_expired(over)] == [1, 0]
+    ended = AuditEntry.objects.get(action="support.ended")
+    assert (ended.actor, ended.by_operator, ended.tenant) == ("ada", True, world.acme.tenant)
+    ada.post(END)  # the session still has it
+    assert AuditEntry.objects.filter(action="support.ended").count() == 1
 
 
 def test_a_former_operator_sees_nothing_any_more(world: World, signed_in: SignIn) -> None:
