@@ -74,11 +74,11 @@ def roles_of(user: User) -> list[Membership]:
 
 
 @transaction.atomic
-def name_person(actor: Actor, user: User, *, first_name: str, last_name: str) -> None:
-    """Change a person's name. Idempotent. The audit log, which is kept for longer than a person, has no name."""
-    if (user.first_name, user.last_name) == (first_name, last_name):
+def change_profile(actor: Actor, user: User, *, first_name: str, last_name: str, time_zone: str = "") -> None:
+    """Change a person's name and time zone. Idempotent. The audit log, kept for longer than a person, has no name."""
+    if (user.first_name, user.last_name, user.time_zone) == (first_name, last_name, time_zone):
         return
-    User.objects.filter(id=user.id).update(first_name=first_name, last_name=last_name)
+    User.objects.filter(id=user.id).update(first_name=first_name, last_name=last_name, time_zone=time_zone)
     audit.record(actor, "profile.changed", ("user", user.id), after={"person": user.username})
 
 

@@ -34,6 +34,8 @@ class User(AbstractUser):
     operator_role = models.CharField(
         max_length=16, choices=OperatorRole.choices, default=OperatorRole.ADMIN, db_default=OperatorRole.ADMIN
     )
+    #: Of the IANA database, in which pages show times to this person; empty: that of the browser.
+    time_zone = models.CharField(max_length=64, blank=True, default="", db_default="")
 
 
 class Tenant(models.Model):

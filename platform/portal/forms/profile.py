@@ -1,14 +1,19 @@
-"""The form of a person's own name."""
+"""The form of what a person says about themselves."""
 
 from __future__ import annotations
 
+from zoneinfo import available_timezones
+
 from django import forms
 
-from portal.forms.base import PageForm
+from portal.forms.base import PageForm, choice
+
+#: Regions and UTC, without the aliases beside them.
+ZONES = sorted(name for name in available_timezones() if name == "UTC" or ("/" in name and name[:4] != "Etc/"))
 
 
 class ProfileForm(PageForm):
-    """Given name and family name, which lists of people show beside the sign-in name."""
+    """Given name and family name, which lists of people show beside the sign-in name, and a time zone."""
 
     id_prefix = "profile"
 
@@ -17,4 +22,10 @@ class ProfileForm(PageForm):
     )
     last_name = forms.CharField(
         required=False, max_length=150, label="Family name", widget=forms.TextInput({"autocomplete": "family-name"})
+    )
+    time_zone = choice(
+        "Time zone",
+        [("", "that of the browser"), *((name, name.replace("_", " ")) for name in ZONES)],
+        required=False,
+        help_text="Pages show times, days and months in it.",
     )

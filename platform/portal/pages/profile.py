@@ -1,4 +1,4 @@
-"""The page *Profile* of who is signed in: their name, and what they may do where."""
+"""The page *Profile* of who is signed in: their name and time zone, and what they may do where."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tenants.errors import NotFound
 @require_http_methods(["GET", "POST"])
 @page
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Show and change the person's own name. Nobody sees or changes another person's here."""
+    """Show and change the person's own name and time zone. Nobody sees or changes another person's here."""
     user = principal.user
     if user is None:
         raise NotFound("page", request.path)
     given = request.POST if request.method == "POST" else None
-    form = ProfileForm(given, initial={"first_name": user.first_name, "last_name": user.last_name})
+    form = ProfileForm(given, initial={name: getattr(user, name) for name in ProfileForm.base_fields})
     if given is not None and form.is_valid():
-        members.name_person(principal.actor, user, **form.cleaned_data)
+        members.change_profile(principal.actor, user, **form.cleaned_data)
         messages.success(request, "Saved.")
         return redirect("portal:profile")
     roles = members.roles_of(user) if principal.operator_role is None else []

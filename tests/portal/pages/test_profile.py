@@ -28,3 +28,12 @@ def test_a_person_sees_their_own_roles_only(world: World, signed_in: SignIn) -> 
     assert "Acme" in page
     assert "Globex" not in page
     assert "an operator with the role admin" in signed_in(world.operator).get(PAGE).content.decode()
+
+
+def test_a_person_chooses_the_time_zone_of_their_pages(world: World, signed_in: SignIn) -> None:
+    owner = signed_in(world.acme.owner)
+    assert "data-zone" not in owner.get(PAGE).content.decode()
+    owner.post(PAGE, {"time_zone": "Asia/Kathmandu"})
+    assert 'data-zone="Asia/Kathmandu"' in owner.get("/portal/tenants/acme/").content.decode()
+    assert owner.post(PAGE, {"time_zone": "Mars/Olympus"}).status_code == 400
+    assert "data-zone" not in signed_in(world.globex.owner).get(PAGE).content.decode()

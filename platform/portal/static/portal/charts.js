@@ -2,6 +2,8 @@
 "use strict";
 
 (function () {
+  // That of the profile; without one, the browser's.
+  const timeZone = document.querySelector("[data-zone]")?.dataset.zone;
   const charts = new Map();
 
   function css(name) {
@@ -95,7 +97,7 @@
     const start = new Date(spec.times[index] * 1000);
     const format = spec.step >= 86400 ? { day: "numeric", month: "short" }
       : { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false };
-    return new Intl.DateTimeFormat(undefined, format).format(start);
+    return new Intl.DateTimeFormat(undefined, { ...format, timeZone }).format(start);
   }
 
   // Dragging over a chart sets the page's period in the URL.
@@ -147,6 +149,7 @@
 
   function options(panel, element, spec, order) {
     return {
+      tzDate: (seconds) => (timeZone ? uPlot.tzDate(new Date(seconds * 1000), timeZone) : new Date(seconds * 1000)),
       width: element.clientWidth,
       height: element.clientHeight,
       padding: [8, 24, 0, 0], // on the right for half of the last label of the time axis
@@ -174,7 +177,7 @@
   function clockTicks(plot, ticks) {
     const span = plot.scales.x.max - plot.scales.x.min;
     const format = span > 3 * 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", hour12: false };
-    const writer = new Intl.DateTimeFormat(undefined, format);
+    const writer = new Intl.DateTimeFormat(undefined, { ...format, timeZone });
     return ticks.map((value) => writer.format(new Date(value * 1000)));
   }
 

@@ -2,14 +2,16 @@
 "use strict";
 
 (function () {
-  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-  const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-  const dayAndYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+  // The reader's time zone: that of the profile, or else of the browser.
+  const timeZone = document.querySelector("[data-zone]")?.dataset.zone || Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false, timeZone });
+  const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone });
+  const dayAndYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric", timeZone });
 
   function local(moment) {
     const now = new Date();
     const time = clock.format(moment);
-    if (moment.toDateString() === now.toDateString()) return time;
+    if (dayAndYear.format(moment) === dayAndYear.format(now)) return time;
     const date = moment.getFullYear() === now.getFullYear() ? day.format(moment) : dayAndYear.format(moment);
     return `${date}, ${time}`;
   }
@@ -121,13 +123,12 @@
   document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
   // The server cuts periods and chart steps at the reader's midnight. A page that did not know the zone is loaded again.
   function reportTimeZone() {
-    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-    const cookie = `hearth_timezone=${zone}`;
+    const cookie = `hearth_timezone=${timeZone}`;
     const known = () => document.cookie.split("; ").includes(cookie);
-    if (!zone || known()) return;
+    if (!timeZone || known()) return;
     document.cookie = `${cookie}; path=/portal/; max-age=31536000; samesite=lax`;
     const shown = document.querySelector("[data-timezone]")?.dataset.timezone;
-    if (shown && shown !== zone && known()) location.reload();
+    if (shown && shown !== timeZone && known()) location.reload();
   }
 
   reportTimeZone();
