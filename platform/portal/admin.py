@@ -18,7 +18,18 @@ from portal.access.principal import principal_of_user
 from tenants.models import User
 
 #: Apps whose tables are shown.
-OWN_APPS = ("tenants", "identity", "catalogue", "billing", "workers")
+OWN_APPS = (
+    "tenants",
+    "identity",
+    "catalogue",
+    "billing",
+    "workers",
+    "notifications",
+    "alerting",
+    "reconciliation",
+    "reserved_capacity",
+    "retention",
+)
 #: Apps of django-allauth, whose own tables there could be changed and show keys of sessions and second factors.
 HIDDEN_APPS = ("account", "socialaccount", "mfa", "usersessions")
 #: Columns that are never shown, besides all binary ones: password hashes, keys of
