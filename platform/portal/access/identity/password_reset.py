@@ -1,7 +1,7 @@
 """Links that set a forgotten password, sent by the role background.
 
-Looking for the person, making the link and talking to the mail server take longer for an address that somebody has. In a
-request they would tell which one that is.
+Looking for the person, making the link and talking to the mail server take longer for an address that somebody has.
+Within a request they would tell which one that is.
 """
 
 from __future__ import annotations
