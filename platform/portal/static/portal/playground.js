@@ -69,7 +69,9 @@ function money(units, currency) {
   const digits = new Intl.NumberFormat("en", { style: "currency", currency }).resolvedOptions().maximumFractionDigits;
   const sign = { USD: "$", EUR: "€", GBP: "£" }[currency] ?? `${currency} `;
   const size = Math.abs(units);
-  const shown = size === 0 || size >= 10 ** -digits ? size.toFixed(digits) : Number(size.toPrecision(3)).toFixed(12).replace(/0+$/, "");
+  const cents = Number((size * 10 ** digits).toPrecision(12)); // 0.075 is no double: without this it would be 0.07
+  const whole = cents % 1 === 0.5 ? Math.floor(cents) + (Math.floor(cents) % 2) : Math.round(cents); // as the pages do
+  const shown = size === 0 || size >= 10 ** -digits ? (whole / 10 ** digits).toFixed(digits) : Number(size.toPrecision(3)).toFixed(12).replace(/0+$/, "");
   return `${units < 0 ? "−" : ""}${sign}${shown}`;
 }
 
