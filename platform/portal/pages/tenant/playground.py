@@ -47,6 +47,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         "projects": projects,
         "model": text(request.GET, "model"),
         "project": text(request.GET, "project") or "default",
+        "kept": [each.name for each in projects if each.content_log_days],
         "request_url": reverse("portal:request", args=[tenant.slug, ANY_REQUEST]),
         "any_request": ANY_REQUEST,
         "max_body_bytes": settings.MAX_BODY_BYTES,
