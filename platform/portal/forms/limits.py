@@ -86,7 +86,10 @@ class BudgetForm(_RuleForm):
     )
     action = choice("When used up", (("block", "refuse requests"), ("alert", "only alert")), required=False)
     alert_percents = forms.CharField(
-        label="Alert at, in percent", required=False, widget=forms.TextInput({"placeholder": "50 80 95"})
+        label="Alert at, in percent",
+        required=False,
+        widget=forms.TextInput({"placeholder": "50 80 95"}),
+        help_text="By e-mail and webhook.",
     )
     fields_of_errors = {"limit_pico": "limit"}
 

@@ -108,7 +108,11 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         except (AlreadyExists, BadName) as error:
             form.refuse(error)
         else:
-            messages.success(request, f"{tenant.name} was created. Create a key so that it can send requests.")
+            messages.success(
+                request,
+                f"{tenant.name} was created. Create a key so that it can send requests, and let its owner "
+                "in: invite them under Members, or set their company's provider under Sign-in.",
+            )
             return redirect("portal:keys", slug=tenant.slug)
     return _show_tenants(request, principal, form)
 
