@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.journey.instance import MODEL, Instance
+from tests.journey.pictures import keep_picture
 
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine, pytest.mark.browser]
 
@@ -61,7 +60,7 @@ def test_the_operator_sees_the_requests_the_hit_the_savings_and_the_fleet(page: 
     expect(saved).to_contain_text("$")
     expect(saved).not_to_have_text("$0.00")
     expect(page.get_by_test_id("tiles")).to_be_visible()
-    _keep_picture(page, "overview")
+    keep_picture(page, "overview")
 
     page.goto(f"{instance.portal_url}requests/?tenant=acme")
     expect(page.locator(f'[data-request="{miss}"] td').nth(7)).to_have_text("miss")
@@ -72,7 +71,7 @@ def test_the_operator_sees_the_requests_the_hit_the_savings_and_the_fleet(page: 
     replicas = page.get_by_test_id("replica")
     expect(replicas.filter(has_text=MODEL).filter(has_text="ready")).to_have_count(2, timeout=60_000)
     expect(page.get_by_test_id("live")).to_have_text("Live")
-    _keep_picture(page, "fleet")
+    keep_picture(page, "fleet")
 
     page.goto(f"{instance.portal_url}tenants/acme/statement/?month={datetime.now(UTC):%Y-%m}")
     expect(page.get_by_test_id("equals-ledger")).to_be_visible()
@@ -90,10 +89,3 @@ def test_a_guessed_session_and_a_signed_out_browser_see_the_sign_in_page(chromiu
         expect(page.get_by_test_id("sign-in")).to_be_visible()
         assert "acme" not in page.inner_text("body")
     context.close()
-
-
-def _keep_picture(page: Page, name: str) -> None:
-    """Keep a screenshot where HEARTH_TEST_PICTURES names a folder, for the README."""
-    folder = os.environ.get("HEARTH_TEST_PICTURES")
-    if folder:
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))

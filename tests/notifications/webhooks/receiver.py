@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,3 +73,11 @@ def listening(**options: object) -> Iterator[Receiver]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def signature(secret: str, receiver: Receiver) -> str:
+    """Return what the newest request's signature must be, computed as the specification says."""
+    got = receiver.received[-1]
+    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import hmac
 
 import pytest
 from django.conf import LazySettings
@@ -19,19 +17,11 @@ from tenants import registry
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.models import AuditEntry, Tenant
 from tests.notifications.webhooks.conftest import happen
-from tests.notifications.webhooks.receiver import Receiver
+from tests.notifications.webhooks.receiver import Receiver, signature
 from tests.tenants.customers import OPERATOR, Customer
 
 pytestmark = pytest.mark.django_db
 URL = "https://hooks.example.com/hearth?token=s3cr3t"
-
-
-def signature(secret: str, receiver: Receiver) -> str:
-    """Return what the newest request's signature must be, computed as the specification says."""
-    got = receiver.received[-1]
-    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
 
 
 def test_two_signatures_during_the_overlap_and_one_after_it(acme: Customer, receiver: Receiver) -> None:
