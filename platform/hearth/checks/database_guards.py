@@ -85,6 +85,9 @@ TRIGGERS: tuple[tuple[str, str, str], ...] = (
     ("keep_currency", "hearth_keep_currency", "tenants_tenant"),
     ("one_legal_document", "hearth_one_legal_document", "billing_invoice"),
     ("one_legal_document", "hearth_one_legal_document", "billing_stripeinvoice"),
+    ("one_currency", "hearth_one_currency", "billing_pricebook"),
+    ("one_currency", "hearth_one_currency", "billing_tenantplan"),
+    ("one_currency", "hearth_one_currency", "reserved_capacity_capacityreservation"),
 )
 _MAKE = {
     "balanced": (
@@ -102,6 +105,10 @@ _MAKE = {
     "one_legal_document": (
         "CREATE TRIGGER one_legal_document BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {function}();"
     ),
+    "one_currency": (
+        "CREATE TRIGGER one_currency BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW "
+        "WHEN (NEW.tenant_id IS NOT NULL) EXECUTE FUNCTION {function}();"
+    ),
     "keep_currency": (
         "CREATE TRIGGER keep_currency BEFORE UPDATE OF currency ON {table} FOR EACH ROW "
         "WHEN (OLD.currency IS DISTINCT FROM NEW.currency) EXECUTE FUNCTION {function}();"
@@ -115,7 +122,9 @@ APP_RIGHTS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
 AS_OWNER = "As the tables' owner run: "
 AS_SUPERUSER = "As a superuser run: "
 
-#: What the policy of a table names: the setting with the tenant, or another table that is protected by it.
+#: Tables that say which days are summed and name no tenant: each may read them whole.
+FOR_EVERY_TENANT = ("billing_foldedday", "billing_foldedhalfhour")
+#: What the policy of another table names: the setting with the tenant, or another table that is protected by it.
 OWN_ROWS = r"hearth\.tenant_id|FROM billing_pricebook|FROM billing_ledgeraccount"
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
@@ -127,7 +136,8 @@ _TABLES = """
                AND p.polpermissive AND (p.polname NOT IN ('platform_sees_all', 'tenant_sees_own')
                    OR p.polname = 'platform_sees_all'
                    AND pg_get_expr(p.polqual, p.polrelid) <> '(CURRENT_USER <> ''hearth_tenant''::name)'
-                   OR p.polname = 'tenant_sees_own' AND pg_get_expr(p.polqual, p.polrelid) !~ %s)), '{}'),
+                   OR p.polname = 'tenant_sees_own' AND c.relname <> ALL(%s)
+                   AND pg_get_expr(p.polqual, p.polrelid) !~ %s)), '{}'),
            has_any_column_privilege(%s, c.oid, 'SELECT')
     FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY c.relname
 """
@@ -213,7 +223,7 @@ def tables_of_models() -> frozenset[str]:
 def _row_security(connection: Connection) -> Iterator[Finding]:
     of_tenants = tables_of_models()
     for table, is_forced, has_tenant, policies, tenant_reads in connection.execute(
-        _TABLES, [TENANT_COLUMN, OWN_ROWS, TENANT_ROLE]
+        _TABLES, [TENANT_COLUMN, list(FOR_EVERY_TENANT), OWN_ROWS, TENANT_ROLE]
     ):
         must = table in of_tenants or has_tenant or tenant_reads
         if must and not is_forced:
