@@ -6,12 +6,14 @@ every member's do. Start and end are in the tenant's audit log.
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
 from django.contrib.sessions.backends.base import SessionBase
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal.access import operator_rights
@@ -32,6 +34,8 @@ STARTED, ENDED = "support.started", "support.ended"
 #: How far back the role background looks for views that were not ended: longer than it is ever down.
 REMEMBERED = timedelta(days=7)
 _KEY = "support-view"
+
+log = logging.getLogger(__name__)
 
 
 class _Request(Protocol):
@@ -80,11 +84,35 @@ def end_expired(now: datetime | None = None) -> int:
     moment, count = now or timezone.now(), 0
     begun = AuditEntry.objects.filter(action=STARTED, id__gte=first_id_at(moment - REMEMBERED)).order_by("id")
     for entry in begun.exclude(tenant=None).select_related("tenant"):
-        until = (entry.after or {}).get("until", "")
-        if until and entry.tenant is not None and datetime.fromisoformat(until) <= moment:
-            user = User.objects.filter(username=entry.actor).first()
-            count += _record_end(Actor(kind="user", name=entry.actor, user=user), entry.tenant, until, "time")
+        try:
+            count += _end_begun(entry, moment)
+        except Exception:  # whatever one entry has, the views of others end
+            log.exception("the end of the support view of audit entry %s could not be recorded", entry.id)
     return count
+
+
+def _end_begun(begun: AuditEntry, moment: datetime) -> bool:
+    """Append the end of the view that this entry began, if its time is over and it is missing."""
+    until = str((begun.after or {}).get("until", ""))
+    try:
+        is_over = datetime.fromisoformat(until) <= moment
+    except ValueError:  # erased
+        return False
+    if not is_over or begun.tenant is None:
+        return False
+    if _ends(begun.tenant_id, begun.actor, until, begun.id).exists():  # without a lock: most have long ended
+        return False
+    user = User.objects.filter(username=begun.actor).first()
+    return _record_end(Actor(kind="user", name=begun.actor, user=user), begun.tenant, until, "time")
+
+
+def _ends(tenant_id: UUID | None, actor: str, until: str, begun_id: UUID | None = None) -> QuerySet[AuditEntry]:
+    """Return the entries that end a view. Older ones have no ``until``: they follow its start."""
+    named = Q(after__until=until)
+    if begun_id is not None:
+        named |= Q(after__until__isnull=True, id__gt=begun_id)
+    since = first_id_at(timezone.now() - REMEMBERED)
+    return AuditEntry.objects.filter(named, tenant=tenant_id, action=ENDED, actor=actor, id__gte=since)
 
 
 def _until(kept: dict[str, object]) -> datetime:
@@ -124,8 +152,7 @@ def _forget(request: _Request, operator: Principal, tenant: Tenant | None, by: s
 def _record_end(actor: Actor, tenant: Tenant, until: str, by: str) -> bool:
     """Append the entry of a view's end, once; return whether it was missing. ``until`` tells one view from another."""
     Tenant.objects.select_for_update().get(id=tenant.id)
-    ended = AuditEntry.objects.filter(tenant=tenant, action=ENDED, actor=actor.name, after__until=until)
-    if ended.filter(id__gte=first_id_at(timezone.now() - REMEMBERED)).exists():
+    if _ends(tenant.id, actor.name, until).exists():
         return False
     audit.record(actor, ENDED, ("tenant", tenant.id), tenant=tenant, after={"by": by, "until": until})
     return True

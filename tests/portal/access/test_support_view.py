@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.access import support_view
-from tenants import members
-from tenants.models import AuditEntry, User
+from tenants import audit, members
+from tenants.models import AuditEntry, Tenant, User
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 
@@ -98,3 +101,26 @@ def test_only_operators_start_it_with_a_reason(world: World, signed_in: SignIn) 
     viewer = User.objects.create(username="mary", is_staff=True, operator_role="viewer")
     signed_in(viewer).post(START, {"reason": "why"})
     assert [action for action, *_ in noted()] == ["support.started"]
+
+
+def test_erased_and_older_entries_neither_stop_it_nor_end_a_view_twice(world: World) -> None:
+    over = timezone.now() - timedelta(minutes=1)
+
+    def begin(tenant: Tenant, until: str) -> None:
+        audit.record(fixtures.OPERATOR, "support.started", ("tenant", tenant.id), tenant=tenant, after={"until": until})
+
+    for until in ("erased", "", over.isoformat()):
+        begin(world.acme.tenant, until)
+    audit.record(
+        fixtures.OPERATOR,
+        "support.ended",
+        ("tenant", world.acme.tenant.id),
+        tenant=world.acme.tenant,
+        after={"by": "x"},
+    )
+    begin(world.globex.tenant, over.isoformat())
+    assert support_view.end_expired() == 1
+    with CaptureQueriesContext(connection) as queries:
+        assert support_view.end_expired() == 0
+    assert not [each for each in queries if "FOR UPDATE" in each["sql"]]
+    assert AuditEntry.objects.filter(action="support.ended", tenant=world.acme.tenant).count() == 1
