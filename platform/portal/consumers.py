@@ -23,6 +23,7 @@ from portal.live.topics import Topic
 from portal.pages.base import ZONE_COOKIE
 from portal.reporting import periods
 from tenants.errors import NotFound
+from tenants.identity import operator_sign_in
 from tenants.models import User
 
 #: How long a socket can outlive its session or the rights: both are checked this often.
@@ -86,6 +87,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
     def _allowed(self, user: Any) -> Topic | None:
         close_old_connections()
         if not isinstance(user, User) or not user.is_active or mfa.is_missing(user):
+            return None
+        if operator_sign_in.must_use_provider(user):
             return None
         try:
             return self.topic(principal_of_user(user))

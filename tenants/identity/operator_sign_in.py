@@ -19,9 +19,9 @@ from django.db import transaction
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import NotAllowed, NotFound
-from tenants.identity.models import OperatorSignIn, SignInProvider
+from tenants.identity.models import OperatorSignIn
 from tenants.ids import PLATFORM_SLUG
-from tenants.models import Tenant, User
+from tenants.models import User
 from tenants.people import operators
 
 USED = "break_glass.used"
@@ -45,11 +45,6 @@ def rules() -> OperatorSignIn:
     return found or OperatorSignIn()
 
 
-def has_provider() -> bool:
-    """Return whether operators can sign in through a provider: that of the tenant ``platform``."""
-    return SignInProvider.objects.filter(tenant__slug=PLATFORM_SLUG, tenant__state=Tenant.State.ACTIVE).exists()
-
-
 def is_break_glass(user: User) -> bool:
     """Return whether this is the break-glass operator."""
     return user.is_staff and OperatorSignIn.objects.filter(break_glass=user).exists()
@@ -57,24 +52,27 @@ def is_break_glass(user: User) -> bool:
 
 def must_use_provider(user: User) -> bool:
     """Return whether this operator may not sign in with a password or a passkey."""
-    if not user.is_staff or hasattr(user, "provider_member"):
+    if not user.is_staff:
         return False
     found = rules()
-    return found.provider_only and found.break_glass_id != user.pk and has_provider()
+    if not found.provider_only or found.break_glass_id == user.pk:
+        return False
+    return not hasattr(user, "provider_member") and operators.has_provider()
 
 
 @transaction.atomic
 def set_provider_only(actor: Actor, wanted: bool) -> None:
     """Let operators sign in through their provider only, or also otherwise. Other sessions of theirs end.
 
-    Raises NotAllowed without a provider, or without a break-glass operator, because then nobody might get in.
+    Raises NotAllowed without a provider, or without a break-glass operator who is an admin, because then nobody might
+    get in.
     """
     row = _locked()
     if row.provider_only == wanted:
         return
-    if wanted and not has_provider():
+    if wanted and not operators.has_provider():
         raise NotAllowed("sign-in of operators", "provider only", f"without a provider of the tenant {PLATFORM_SLUG!r}")
-    if wanted and (row.break_glass is None or not row.break_glass.is_staff or not row.break_glass.is_active):
+    if wanted and row.break_glass_id not in operators.locked_admins():
         raise NotAllowed("sign-in of operators", "provider only", "without a break-glass operator")
     row.provider_only = wanted
     row.save()

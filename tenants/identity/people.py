@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from tenants import members
 from tenants.audit import SYSTEM, Actor
-from tenants.errors import NotAllowed, NotFound
+from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession, SignInProvider
 from tenants.ids import PLATFORM_SLUG
@@ -54,7 +54,10 @@ def check(provider: SignInProvider, user: User) -> ProviderMember:
 
 @transaction.atomic
 def join(provider: SignInProvider, user: User, role: str) -> ProviderMember:
-    """Give a person the role that their groups say, and note that they signed in. They have no other tenant."""
+    """Give a person the role that their groups say, and note that they signed in. They have no other tenant.
+
+    Raises SignInRefused for a role that there is not.
+    """
     row, _ = ProviderMember.objects.update_or_create(
         user=user,
         defaults={
@@ -64,11 +67,14 @@ def join(provider: SignInProvider, user: User, role: str) -> ProviderMember:
             "refused_at": None,
         },
     )
-    with suppress(NotAllowed):  # the tenant's last owner stays its owner, and the last admin one
-        if provider.tenant.slug == PLATFORM_SLUG:
-            operators.put(SYSTEM, user.get_username(), role)
-        else:
-            members.put(SYSTEM, provider.tenant, user.get_username(), role)
+    try:
+        with suppress(NotAllowed):  # the tenant's last owner stays its owner, and the last admin one
+            if provider.tenant.slug == PLATFORM_SLUG:
+                operators.put(SYSTEM, user.get_username(), role)
+            else:
+                members.put(SYSTEM, provider.tenant, user.get_username(), role)
+    except BadName as error:
+        raise SignInRefused(f"this person's groups give the {error.kind} {error.name!r}, not {error.allowed}") from None
     return row
 
 

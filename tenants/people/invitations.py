@@ -22,6 +22,7 @@ from django.utils import timezone
 from tenants import audit, members
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, InvitationRefused, NotAllowed, NotFound
+from tenants.ids import PLATFORM_SLUG
 from tenants.keys import key_format
 from tenants.models import Invitation, Membership, Tenant, User
 from tenants.people import operators
@@ -59,11 +60,14 @@ class NewPerson:
 def invite(actor: Actor, tenant: Tenant | None, role: str, *, email: str = "") -> Invited:
     """Make an invitation. ``tenant`` None: as an operator. Its text is returned only here.
 
-    Raises BadName, and NotAllowed for an archived tenant and beyond MOST_OPEN and MOST_A_DAY.
+    Raises BadName, and NotAllowed for an archived tenant, for operators who sign in through their provider only, and
+    beyond MOST_OPEN and MOST_A_DAY.
     """
     roles = User.OperatorRole.values if tenant is None else Membership.Role.values
     if role not in roles:
         raise BadName("role", role, " | ".join(roles))
+    if tenant is None:
+        _require_passwords()
     _check_address(email)
     _require_room(tenant)
     credential = key_format.generate(PREFIX)
@@ -122,8 +126,8 @@ def find(text: str) -> Invitation:
 def accept(text: str, who: User | NewPerson) -> User:
     """Give a person what the invitation offers, once. A new person gets an account with their password.
 
-    Raises InvitationRefused, AlreadyExists for a sign-in name that is taken, and BadName for a name or password that
-    is not valid; the invitation is then still open.
+    Raises InvitationRefused, AlreadyExists for a sign-in name that is taken, BadName for a name or password that is
+    not valid, and NotAllowed if operators sign in through their provider only; the invitation is then still open.
     """
     _lock_giver(find(text).tenant_id)
     found = _found(text, Invitation.objects.select_related("tenant").select_for_update(of=("self",)))
@@ -157,7 +161,15 @@ def _give_membership(actor: Actor, found: Invitation, user: User) -> None:
 def _give_operator(actor: Actor, found: Invitation, user: User) -> None:
     if user.is_staff:
         raise InvitationRefused("member", role=user.operator_role)
+    _require_passwords()
     operators.put(actor, user.username, found.role)
+
+
+def _require_passwords() -> None:
+    """Raise NotAllowed if an invited operator could not sign in."""
+    if operators.sign_in_through_provider_only():
+        why = f"for people of the provider of the tenant {PLATFORM_SLUG!r} only; its groups make them operators"
+        raise NotAllowed("list of operators", "platform", why)
 
 
 _GIVING: dict[bool, Callable[[Actor, Invitation, User], None]] = {False: _give_membership, True: _give_operator}

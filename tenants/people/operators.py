@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.apps import apps
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -10,9 +13,10 @@ from tenants import audit, members
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.ids import PLATFORM_SLUG
-from tenants.models import Invitation, Membership, OperatorToken, User
+from tenants.models import Invitation, Membership, OperatorToken, Tenant, User
 
 LAST_ADMIN = "the last operator with the role admin"
+BREAK_GLASS = "the break-glass operator while operators sign in through their provider only: change that first"
 
 
 def every() -> QuerySet[User]:
@@ -28,6 +32,17 @@ def existing(username: str) -> User:
     return user
 
 
+def has_provider() -> bool:
+    """Return whether operators can sign in through a provider: that of the tenant ``platform``."""
+    found = Tenant.objects.filter(slug=PLATFORM_SLUG, state=Tenant.State.ACTIVE, sign_in_provider__isnull=False)
+    return found.exists()
+
+
+def sign_in_through_provider_only() -> bool:
+    """Return whether no operator signs in with a password or a passkey, except the break-glass one."""
+    return _provider_only().exists() and has_provider()
+
+
 def locked_admins() -> set[int]:
     """Lock the admins and return their ids, so that two of them cannot remove each other at once."""
     admins = User.objects.filter(is_staff=True, is_active=True, operator_role=User.OperatorRole.ADMIN)
@@ -39,7 +54,7 @@ def put(actor: Actor, username: str, role: str) -> User:
     """Make a person an operator with this role, or change an operator's role; effective from their next request on.
 
     An unknown person is created, and cannot sign in without a password. Raises BadName, and NotAllowed for the last
-    admin.
+    admin and for the break-glass operator while it is needed.
     """
     if role not in User.OperatorRole.values:
         raise BadName("role", role, " | ".join(User.OperatorRole.values))
@@ -51,6 +66,7 @@ def put(actor: Actor, username: str, role: str) -> User:
     if hasattr(user, "provider_member") and user.provider_member.tenant.slug != PLATFORM_SLUG:
         # that provider could sign in as an operator
         raise NotAllowed("person", username, "somebody who signs in through a tenant's provider, not an operator")
+    _require_no_break_glass(user)
     _require_other_admin(admins, user, role)
     if before == User.OperatorRole.ADMIN:
         _revoke_invitations(user)
@@ -64,12 +80,13 @@ def put(actor: Actor, username: str, role: str) -> User:
 def remove(actor: Actor, username: str) -> None:
     """Take all rights of an operator from a person and revoke their tokens; their memberships stay.
 
-    Raises NotFound, and NotAllowed for the last admin.
+    Raises NotFound, and NotAllowed for the last admin and for the break-glass operator while it is needed.
     """
     admins = locked_admins()
     user = User.objects.select_for_update().filter(username=username, is_staff=True).first()
     if user is None:
         raise NotFound("operator", username)
+    _require_no_break_glass(user)
     _require_other_admin(admins, user, None)
     _revoke_invitations(user)
     before = user.operator_role
@@ -82,6 +99,16 @@ def remove(actor: Actor, username: str) -> None:
 def _require_other_admin(admins: set[int], user: User, role: str | None) -> None:
     if admins == {user.id} and role != User.OperatorRole.ADMIN:
         raise NotAllowed("operator", user.username, LAST_ADMIN)
+
+
+def _provider_only() -> QuerySet[Any]:
+    # by name: the identity part uses this one
+    return apps.get_model("identity", "OperatorSignIn")._default_manager.filter(provider_only=True)
+
+
+def _require_no_break_glass(user: User) -> None:
+    if _provider_only().filter(break_glass=user).exists():
+        raise NotAllowed("operator", user.username, BREAK_GLASS)
 
 
 def _revoke_invitations(user: User) -> None:

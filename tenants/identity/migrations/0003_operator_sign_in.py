@@ -2,6 +2,12 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
+#: Until now it gave memberships, whose role ``admin`` is also one of operators.
+CLEAR_ROLES = """
+    UPDATE identity_signinprovider SET roles = '[]', default_role = ''
+    WHERE tenant_id IN (SELECT id FROM tenants_tenant WHERE slug = 'platform');
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -32,6 +38,7 @@ class Migration(migrations.Migration):
                 "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="one_operator_sign_in")],
             },
         ),
+        migrations.RunSQL(CLEAR_ROLES, migrations.RunSQL.noop),
         migrations.RunSQL(
             """
             ALTER TABLE identity_operatorsignin ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

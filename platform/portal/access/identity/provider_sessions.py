@@ -20,11 +20,12 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
+from portal.access.addresses import client_address
 from portal.access.identity import oidc
 from portal.access.identity.fetching import ProviderUnavailable
 from portal.access.paths import is_inference
 from tenants.audit import SYSTEM
-from tenants.identity import people, providers
+from tenants.identity import operator_sign_in, people, providers, sign_ins
 from tenants.identity.errors import SignInRefused
 from tenants.identity.models import ProviderMember, ProviderSession
 from tenants.ids import PLATFORM_SLUG
@@ -63,13 +64,21 @@ def begin(request: HttpRequest, user: User) -> None:
 
 
 class Confirm(MiddlewareMixin):
-    """End the request's session if its provider does not confirm it."""
+    """End the request's session if its provider does not confirm it, or if its person has to come through one."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Sign out a session that is overdue, so that the request goes on as nobody's."""
+        """Sign out a session that is overdue, or an operator's without the provider that they need.
+
+        The request then goes on as nobody's.
+        """
         if settings.SESSION_COOKIE_NAME not in request.COOKIES or is_inference(request.path):
             return
         if request.session.get(_FLAG) and not confirm(request.session.session_key or "", LIFETIME):
+            logout(request)
+        user = request.user
+        if isinstance(user, User) and operator_sign_in.must_use_provider(user):
+            # made an operator after the sign-in, or by an invitation
+            sign_ins.refuse(user, address=client_address(request), reason=operator_sign_in.PROVIDER_ONLY)
             logout(request)
 
 

@@ -82,6 +82,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
                 people.join(sociallogin.row, user, sociallogin.role)
         except IntegrityError:  # the same person at the same time, or somebody who got the same name
             raise ImmediateHttpResponse(refused(request, sociallogin.row, "please try again")) from None
+        except SignInRefused as refusal:
+            raise ImmediateHttpResponse(refused(request, sociallogin.row, refusal.reason)) from None
         return user
 
     def on_authentication_error(

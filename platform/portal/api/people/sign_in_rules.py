@@ -14,6 +14,7 @@ from portal.access.identity import provider_setup
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.identity import operator_sign_in, second_factor
+from tenants.people import operators
 
 
 class SignInRulesSerializer(serializers.Serializer[Any]):
@@ -101,6 +102,6 @@ def _operators() -> dict[str, Any]:
     return {
         "second_factor_required": second_factor.is_required(None),
         "provider_only": rules.provider_only,
-        "has_provider": operator_sign_in.has_provider(),
+        "has_provider": operators.has_provider(),
         "break_glass": rules.break_glass.username if rules.break_glass else None,
     }

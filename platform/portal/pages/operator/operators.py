@@ -55,7 +55,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "invitations": [(each, invitations.state_of(each)) for each in invitations.of(None)[:50]],
         "roles": User.OperatorRole.values,
         "sign_in": operator_sign_in.rules(),
-        "has_provider": operator_sign_in.has_provider(),
+        "has_provider": operators.has_provider(),
         "platform": PLATFORM_SLUG,
         "areas": [
             (role, "everything" if areas == frozenset(Area) else "; ".join(sorted(areas)))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from io import StringIO
 from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
 from rest_framework.test import APIClient
 
 from alerting import open_alerts, watch
 from tenants.errors import BadName, NotAllowed
 from tenants.identity import operator_sign_in, second_factor
-from tenants.identity.models import ProviderMember
+from tenants.identity.models import ProviderMember, SignInProvider
 from tenants.identity.operator_sign_in import Sealed
 from tenants.keys import tokens
 from tenants.models import AuditEntry, Membership, OperatorToken, Tenant, User
+from tenants.people import invitations, operators
+from tenants.people.invitations import NewPerson
 from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World
 from tests.portal.identity_provider import Provider
@@ -179,3 +183,57 @@ def test_the_rule_of_a_tenant_is_its_owners_by_session_and_nobody_else_s(world: 
     assert owner.get(address).json() == {"second_factor_required": False}
     assert owner.put(address, wanted, format="json").json() == wanted
     assert second_factor.is_required(world.acme.tenant)
+
+
+def test_roles_of_memberships_from_before_give_nobody_an_operator_s_role(
+    world: World, platform: Tenant, provider: Provider
+) -> None:
+    set_up(world.acme.tenant, provider)
+    SignInProvider.objects.filter(tenant=platform).update(roles=[["staff", "owner"]], default_role="admin")
+    provider.person |= {"sub": "1", "preferred_username": "anna", "groups": ["staff"]}
+    refused = through(Client(), provider, "platform")
+    assert (refused.status_code, "owner" in refused.content.decode()) == (401, True)
+    assert not User.objects.filter(username="anna@platform").exists()
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("tenants.identity.migrations.0003_operator_sign_in").CLEAR_ROLES)
+    row = SignInProvider.objects.get(tenant=platform)
+    assert (row.roles, row.default_role) == ([], "")
+    assert SignInProvider.objects.get(tenant=world.acme.tenant).roles != []
+
+
+def test_the_break_glass_operator_stays_an_admin_while_it_is_needed(
+    world: World, platform: Tenant, sealed: Sealed
+) -> None:
+    operators.put(fixtures.OPERATOR, sealed.name, "viewer")
+    with pytest.raises(NotAllowed, match="break-glass"):
+        operator_sign_in.set_provider_only(fixtures.OPERATOR, True)
+    operators.put(fixtures.OPERATOR, sealed.name, "admin")
+    operator_sign_in.set_provider_only(fixtures.OPERATOR, True)
+    for change in (
+        lambda: operators.put(fixtures.OPERATOR, sealed.name, "viewer"),
+        lambda: operators.remove(fixtures.OPERATOR, sealed.name),
+    ):
+        with pytest.raises(NotAllowed, match="change that first"):
+            change()
+    operator_sign_in.set_provider_only(fixtures.OPERATOR, False)
+    operators.remove(fixtures.OPERATOR, sealed.name)
+
+
+def test_with_provider_only_no_invitation_and_no_new_role_lets_a_password_in(
+    world: World, platform: Tenant, sealed: Sealed
+) -> None:
+    made = invitations.invite(fixtures.OPERATOR, None, "viewer")
+    member = Client()
+    assert sign_in(member, "acme-owner").status_code == 302
+    operator_sign_in.set_provider_only(fixtures.OPERATOR, True)
+    with pytest.raises(NotAllowed):
+        invitations.invite(fixtures.OPERATOR, None, "viewer")
+    with pytest.raises(NotAllowed):
+        invitations.accept(made.secret, NewPerson(username="mary", password="correct horse battery"))
+    assert not User.objects.filter(username="mary").exists()
+    assert member.get("/portal/tenants/acme/").status_code == 200
+    operators.put(fixtures.OPERATOR, "acme-owner", "viewer")
+    for path in ("/portal/fleet/", "/admin/", "/portal/tenants/acme/"):
+        assert member.get(path).status_code == 302
+    assert member.get("/api/v1/tenants").status_code == 401
+    assert AuditEntry.objects.filter(action="sign_in.refused").count() == 1
