@@ -251,8 +251,10 @@ class Project(models.Model):
     cost_centre = models.CharField(max_length=64, blank=True, default="", db_default="")
     #: How long prompts and answers are kept (``tenants.content``); None: they are not.
     content_log_days = models.PositiveSmallIntegerField(null=True, blank=True)
-    #: Those of earlier requests are not kept.
+    #: Those of earlier requests that are not written yet are not kept.
     content_erased_at = models.DateTimeField(null=True, blank=True)
+    #: Stored bytes of what is kept.
+    content_bytes = models.BigIntegerField(default=0, db_default=0, editable=False)
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -540,6 +542,8 @@ class ContentEntry(models.Model):
     pepper_version = models.PositiveSmallIntegerField()
     #: Of ``sealed``.
     bytes = models.PositiveIntegerField()
+    #: Whom the request served, as a MAC with a key of the tenant's (``tenants.content``); None: it does not say.
+    end_user_mac = models.BinaryField(null=True)
 
     class Meta:
         indexes = (models.Index(fields=("project", "id"), include=("bytes",), name="content_by_project"),)

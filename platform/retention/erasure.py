@@ -106,6 +106,7 @@ def _begin(tenant: Tenant) -> None:
 
 
 def _run(tenant: Tenant) -> Erased:
+    content_log.erase_tenant(tenant)
     counts = _erase_rows(tenant)
     _in_batches("hearth_erase_audit", tenant.id)
     _in_batches("hearth_erase_usage_text", tenant.id)
@@ -123,7 +124,6 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
     account.erase(locked)
     _erase_sent(locked)
-    content_log.erase_tenant(locked)
     people = _erase_people(locked)
     key_ids = list(ApiKey.objects.filter(tenant=locked).values_list("id", flat=True))
     keys = ApiKey.objects.filter(tenant=locked).exclude(name=ERASED)

@@ -8,14 +8,14 @@ gives it away.
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
-from django.db import transaction
-from django.db.models import Sum
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import F, QuerySet, Sum
 from django.utils import timezone
 
 from tenants.ids import created_at, first_id_at
@@ -28,6 +28,8 @@ MOST_BYTES = 256 * 1024
 MOST_PROJECT_BYTES = 256 << 20
 #: Rows that one statement deletes.
 BATCH_ROWS = 5_000
+#: How long a gateway waits for a project that is being changed.
+LOCK_SECONDS = 1.0
 _LEVEL = 3
 
 
@@ -42,6 +44,8 @@ class Content(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     #: Bytes that were cut from each.
     prompt_cut: int = 0
     answer_cut: int = 0
+    #: A stream that did not come to its end: its client disconnected, or it failed.
+    is_broken_off: bool = False
 
 
 class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +55,12 @@ class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: UUID
     project_id: UUID
     content: Content
+    #: Whom it served, in its caller's words; empty if it does not say.
+    end_user: str = ""
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a batch: entries stored, without room in their project, and of projects that keep none."""
+    """What became of entries: stored, without room in their project, and of a project that keeps none."""
 
     stored: int = 0
     full: int = 0
@@ -65,43 +71,59 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Content] = msgspec.msgpack.Decoder(Content)
 
 
-def write(batch: Sequence[NewEntry], used_bytes: Callable[[UUID], int]) -> Written:
-    """Store a batch, all of it or nothing. A request that is stored again replaces its entry.
+def write(project_id: UUID, batch: Sequence[NewEntry]) -> Written:
+    """Store entries of one project, all of them or none. A request that is stored again replaces its entry.
 
-    ``used_bytes`` returns what a project has stored. Raises django.db.Error.
+    Waits for at most LOCK_SECONDS while the project is changed. Raises django.db.Error.
     """
-    by_project: dict[UUID, list[NewEntry]] = defaultdict(list)
-    for each in batch:
-        by_project[each.project_id].append(each)
     rows: list[ContentEntry] = []
-    full = 0
+    refused = full = 0
     with transaction.atomic():
-        # A project that stops keeping content, or erases it, waits for this lock and deletes what is written here.
-        keeping = Project.objects.select_for_update(of=("self",), no_key=True).exclude(content_log_days=None)
-        for project in keeping.filter(id__in=by_project).order_by("id"):
-            left = MOST_PROJECT_BYTES - used_bytes(project.id)
-            for each in by_project[project.id]:
-                if project.content_erased_at is not None and created_at(each.request_id) <= project.content_erased_at:
-                    continue
-                row = _sealed(each)
-                left -= row.bytes
-                if left < 0:
-                    full += 1
-                else:
-                    rows.append(row)
+        _limit_lock()
+        # Who switches the content log off or erases it changes this row first, and then deletes what it finds.
+        locked = Project.objects.select_for_update(of=("self",), no_key=True).filter(id=project_id)
+        project = locked.exclude(content_log_days=None).first()
+        if project is None:
+            return Written(refused=len(batch))
+        left = MOST_PROJECT_BYTES - project.content_bytes
+        for each in {each.request_id: each for each in batch}.values():
+            if project.content_erased_at is not None and created_at(each.request_id) <= project.content_erased_at:
+                refused += 1
+                continue
+            row = _sealed(each) if left > 0 else None
+            if row is None or row.bytes > left:
+                left = 0
+                full += 1
+                continue
+            left -= row.bytes
+            rows.append(row)
         ContentEntry.objects.bulk_create(
             rows,
             update_conflicts=True,
             unique_fields=["id"],
-            update_fields=["tenant", "project", "sealed", "pepper_version", "bytes"],
+            update_fields=["tenant", "project", "sealed", "pepper_version", "bytes", "end_user_mac"],
         )
-    return Written(stored=len(rows), full=full, refused=len(batch) - len(rows) - full)
+        added = sum(each.bytes for each in rows)
+        Project.objects.filter(id=project_id).update(content_bytes=F("content_bytes") + added)
+    return Written(stored=len(rows), full=full, refused=refused)
 
 
-def stored_bytes(project_id: UUID) -> int:
-    """Return how much a project has stored. Reads an index of all its entries."""
-    found = ContentEntry.objects.filter(project_id=project_id).aggregate(all=Sum("bytes", default=0))
-    return int(found["all"])
+def delete(entries: QuerySet[ContentEntry], project_id: UUID) -> int:
+    """Delete these entries of one project, some at a time, and count anew what it stores; return how many.
+
+    Call it outside a transaction, so that no gateway waits.
+    """
+    deleted = 0
+    found = entries.filter(project_id=project_id)
+    count = BATCH_ROWS
+    while count >= BATCH_ROWS:
+        count = found.filter(id__in=found.order_by("id").values("id")[:BATCH_ROWS]).delete()[0]
+        deleted += count
+    with transaction.atomic():
+        Project.objects.select_for_update(of=("self",), no_key=True).get(id=project_id)
+        stored = ContentEntry.objects.filter(project_id=project_id).aggregate(all=Sum("bytes", default=0))["all"]
+        Project.objects.filter(id=project_id).update(content_bytes=stored)
+    return deleted
 
 
 def find(project: Project, request_id: UUID) -> ContentEntry | None:
@@ -129,14 +151,30 @@ def opened(entry: ContentEntry) -> Content:
 
 def expire(now: datetime | None = None) -> int:
     """Delete what is older than its project keeps it; return how many entries."""
-    deleted = 0
-    for project in Project.objects.exclude(content_log_days=None).order_by("id"):
-        since = kept_since(project, now)
-        assert since is not None
-        old = ContentEntry.objects.filter(project_id=project.id, id__lt=first_id_at(since))
-        while (count := old.filter(id__in=old.order_by("id").values("id")[:BATCH_ROWS]).delete()[0]) > 0:
-            deleted += count
-    return deleted
+    keeping = Project.objects.exclude(content_log_days=None, content_bytes=0).order_by("id")
+    return sum(delete_before(project, kept_since(project, now)) for project in keeping)
+
+
+def delete_before(project: Project, since: datetime | None) -> int:
+    """Delete what is kept of a project's requests before a moment; None: of all. Return how many entries."""
+    old = ContentEntry.objects.all()
+    return delete(old if since is None else old.filter(id__lt=first_id_at(since)), project.id)
+
+
+def of_end_user(project: Project, end_user: str) -> QuerySet[ContentEntry]:
+    """Return what is kept of an end user's requests, under whichever pepper it was written."""
+    versions = settings.SECRETS.key_pepper.versions
+    macs = [_end_user_mac(project.tenant_id, end_user, version) for version in versions]
+    return ContentEntry.objects.filter(project_id=project.id, end_user_mac__in=macs)
+
+
+def _limit_lock() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{round(LOCK_SECONDS * 1000)}ms"])
+
+
+def _end_user_mac(tenant_id: UUID, end_user: str, version: int) -> bytes:
+    return peppered.mac(b"end users of tenant " + tenant_id.bytes, end_user.encode(errors="replace"), version)
 
 
 def _sealed(entry: NewEntry) -> ContentEntry:
@@ -149,6 +187,7 @@ def _sealed(entry: NewEntry) -> ContentEntry:
         sealed=sealed,
         pepper_version=version,
         bytes=len(sealed),
+        end_user_mac=_end_user_mac(entry.tenant_id, entry.end_user, version) if entry.end_user else None,
     )
 
 

@@ -182,8 +182,10 @@ def keep_content(project: Project, row: UsageRow, prompt: bytes = b"{}", answer:
     if project.content_log_days is None:
         content_log.set_days(OPERATOR, project, 7)
     content = Content(prompt=prompt, answer=answer, status=200, is_stream=True)
-    entry = NewEntry(request_id=row.id, tenant_id=row.tenant_id, project_id=project.id, content=content)
-    entries.write([entry], lambda project_id: 0)
+    entry = NewEntry(
+        request_id=row.id, tenant_id=row.tenant_id, project_id=project.id, end_user=row.end_user, content=content
+    )
+    entries.write(project.id, [entry])
 
 
 def traffic(world: World, now: datetime, *, hours: int, per_hour: int, seed: int = 7) -> list[UsageRow]:

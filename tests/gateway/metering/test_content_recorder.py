@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 
 from gateway import metrics
 from gateway.metering import content_recorder
 from tenants.content import content_log, entries
-from tenants.content.entries import MOST_BYTES, Content
-from tenants.models import ContentEntry
+from tenants.content.entries import MOST_BYTES, Content, Written
+from tenants.models import ContentEntry, Project
 from tests.gateway.fixtures.scripted_app import saying
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, in_database, raw_door, until
 from tests.tenants.customers import OPERATOR
@@ -120,3 +122,84 @@ async def test_what_waits_is_written_when_a_gateway_stops(gateway: Gateway) -> N
     await gateway.ask()
     await gateway.runtime.components.contents.close()
     assert await in_database(ContentEntry.objects.count) == 1
+
+
+async def test_a_project_that_is_locked_loses_its_own_entries_and_no_other_tenants(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "LOCK_SECONDS", 0.05)
+    await switch(gateway, 7)
+    world, failed, is_done = gateway.world, counted("failed"), threading.Event()
+    await in_database(lambda: content_log.set_days(OPERATOR, world.globex.project, 7))
+    feed = gateway.runtime.feed
+    await until(lambda: feed.snapshot.callers.authenticate(world.globex.secret).keeps_content)
+
+    @transaction.atomic
+    def lock() -> None:
+        Project.objects.select_for_update().get(id=world.acme.project.id)
+        is_locked.set()
+        is_done.wait(20)
+
+    is_locked = threading.Event()
+    holder = asyncio.create_task(in_database(lock))
+    await asyncio.to_thread(is_locked.wait, 20)
+    await gateway.ask()
+    await gateway.ask(key=world.globex.secret)
+    await until(lambda: counted("failed") == failed + 1)
+    assert len(await kept(gateway, 1)) == 1
+    is_done.set()
+    await holder
+    assert (await in_database(ContentEntry.objects.get)).tenant_id == world.globex.tenant.id
+
+
+async def test_copies_of_streams_are_in_the_account(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await switch(gateway, 7)
+    contents = gateway.runtime.components.contents
+    got = await gateway.ask(STREAMED)
+    (whole,) = await kept(gateway, 1)
+    assert not whole.is_broken_off
+    assert contents._held_bytes == 0
+    copy = content_recorder._Kept(contents._hold, b"12345")
+    monkeypatch.setattr(content_recorder, "MOST_WAITING_BYTES", 8)
+    copy.add(b"67890")
+    copy.add(b"1")
+    assert (copy.pieces, copy.cut, contents._held_bytes) == ([b"12345"], 6, 5)
+    assert got.status == 200
+
+
+async def test_a_gateway_that_stops_waits_no_longer_than_it_says(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await switch(gateway, 7)
+    contents, may_end, calls = gateway.runtime.components.contents, threading.Event(), []
+    monkeypatch.setattr(content_recorder, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(content_recorder, "BATCH_ENTRIES", 1)
+
+    def hang(*call: object) -> Written:
+        calls.append(call)
+        may_end.wait(20)
+        return Written()
+
+    monkeypatch.setattr(entries, "write", hang)
+    await gateway.ask()
+    await gateway.ask()
+    await contents.close()
+    may_end.set()
+    await asyncio.to_thread(contents._thread.shutdown)
+    assert len(calls) == 1
+
+
+async def test_a_stream_that_its_client_leaves_is_marked(gateway: Gateway) -> None:
+    contents = gateway.runtime.components.contents
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        yield b"data: 2\n\n"
+
+    for leaves in (True, False):
+        copy = content_recorder._Kept(contents._hold)
+        stream = content_recorder._Copied(pieces(), copy)
+        await anext(stream)
+        if not leaves:
+            assert [piece async for piece in stream] == [b"data: 2\n\n"]
+        assert copy.has_ended != leaves

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,7 +11,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.models import UsageRecord
 from portal.access import content_rights, project_scope
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
@@ -20,15 +18,10 @@ from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.formats import query_params
 from portal.reporting.requests import request_content
 from portal.reporting.requests.request_content import RequestContent
-from tenants.content import content_log, entries
+from tenants.content import content_log
 from tenants.content.content_log import MOST_DAYS
-from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
-from tenants.ids import TenantId
-from tenants.models import ContentEntry, Project
-
-#: Entries whose end users one query looks up.
-_PAGE_ROWS = 1_000
+from tenants.models import Project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +57,9 @@ class RequestContentSerializer(serializers.Serializer[RequestContent]):
     project = serializers.CharField(read_only=True)
     status = serializers.IntegerField(read_only=True, help_text="0: the client disconnected before there was one.")
     is_stream = serializers.BooleanField(read_only=True)
+    is_broken_off = serializers.BooleanField(
+        read_only=True, help_text="A stream that did not come to its end: its client disconnected, or it failed."
+    )
     prompt = serializers.CharField(read_only=True)
     answer = serializers.CharField(read_only=True, help_text="A stream's events one after the other.")
     streamed_text = serializers.CharField(read_only=True, help_text="The text of a stream; empty otherwise.")
@@ -106,8 +102,7 @@ class ContentLogView(APIView):
         principal = principal_of(request)
         content_rights.require_may_switch(principal, found.tenant)
         end_user = query_params.text(request.query_params, "end_user")
-        only = None if end_user is None else list(_requests_of(found, end_user))
-        return Response({"entries": content_log.erase(principal.actor, found, only)})
+        return Response({"entries": content_log.erase(principal.actor, found, end_user)})
 
 
 class RequestContentView(APIView):
@@ -136,18 +131,5 @@ def _project(request: Request, tenant: str, project: str) -> Project:
 
 
 def _answered(project: Project) -> Response:
-    with as_tenant(TenantId(project.tenant_id)):
-        stored = 0 if project.content_log_days is None else entries.stored_bytes(project.id)
-    return Response(ContentLogSerializer(ContentLog(days=project.content_log_days, stored_bytes=stored)).data)
-
-
-def _requests_of(project: Project, end_user: str) -> Iterator[UUID]:
-    """Yield the requests of an end user that the project has kept, as their usage names whom they served."""
-    with as_tenant(TenantId(project.tenant_id)):
-        kept = list(ContentEntry.objects.filter(project=project).order_by("id").values_list("id", flat=True))
-        for start in range(0, len(kept), _PAGE_ROWS):
-            ids = kept[start : start + _PAGE_ROWS]
-            found = UsageRecord.objects.filter(
-                tenant_id=project.tenant_id, id__gte=ids[0], id__lte=ids[-1], id__in=ids, end_user=end_user
-            )
-            yield from list(found.values_list("id", flat=True))
+    found = ContentLog(days=project.content_log_days, stored_bytes=project.content_bytes)
+    return Response(ContentLogSerializer(found).data)

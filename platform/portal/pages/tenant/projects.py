@@ -19,7 +19,7 @@ from portal.errors import NotPermitted
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
 from tenants import cost_centres, error_text, members, registry
-from tenants.content import content_log, entries
+from tenants.content import content_log
 from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
 from tenants.ids import TenantId
@@ -37,8 +37,6 @@ class ProjectRow:
     limits: int
     budgets: int
     developers: tuple[str, ...]
-    #: What its content log has stored; 0 if it keeps none.
-    content_bytes: int
 
 
 @require_http_methods(["GET", "POST"])
@@ -134,7 +132,6 @@ def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
         keys = _counted(ApiKey.objects.filter(live, tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None))
         limits = _counted(Limit.objects.filter(tenant=tenant))
         budgets = _counted(Budget.objects.filter(tenant=tenant, archived_at=None))
-        stored = {each.id: entries.stored_bytes(each.id) for each in found if each.content_log_days is not None}
     confined = [each for each in members.of(tenant) if each.role == Membership.Role.DEVELOPER and each.project_ids]
     return [
         ProjectRow(
@@ -143,7 +140,6 @@ def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
             limits=limits.get(each.id, 0),
             budgets=budgets.get(each.id, 0),
             developers=tuple(member.user.username for member in confined if each.id in member.project_ids),
-            content_bytes=stored.get(each.id, 0),
         )
         for each in found
     ]

@@ -19,6 +19,9 @@ from tenants.ids import TenantId, created_at
 from tenants.isolation.peppered import Unreadable
 from tenants.models import Project, Tenant
 
+#: Longer than this, JSON is shown as it was sent.
+MOST_INDENTED_CHARACTERS = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContent:
@@ -28,6 +31,8 @@ class RequestContent:
     project: str
     status: int
     is_stream: bool
+    #: A stream that did not come to its end: its client disconnected, or it failed.
+    is_broken_off: bool
     prompt: str
     answer: str
     #: The text of a stream's events together; empty otherwise.
@@ -74,9 +79,10 @@ def read(actor: Actor, project: Project, request_id: UUID) -> RequestContent:
         project=project.slug,
         status=content.status,
         is_stream=content.is_stream,
+        is_broken_off=content.is_broken_off,
         prompt=_indented(content.prompt.decode(errors="replace")),
         answer=answer if content.is_stream else _indented(answer),
-        streamed_text="".join(_texts(answer)) if content.is_stream else "",
+        streamed_text=_whole("".join(_texts(answer))) if content.is_stream else "",
         prompt_cut_bytes=content.prompt_cut,
         answer_cut_bytes=content.answer_cut,
         kept_until=_end(project, request_id),
@@ -87,11 +93,26 @@ def _end(project: Project, request_id: UUID) -> datetime:
     return created_at(request_id) + timedelta(days=project.content_log_days or 0)
 
 
+def _whole(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which no page can show."""
+    return text.encode(errors="replace").decode()
+
+
 def _indented(text: str) -> str:
+    """Return JSON with each value on a line of its own, unless that is much longer; other text as it is."""
+    pieces: list[str] = []
+    room = MOST_INDENTED_CHARACTERS
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):  # it was cut, or was no JSON
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                return text
+        indented = "".join(pieces)
+        indented.encode()
+    except (ValueError, RecursionError):  # it was cut, was no JSON, or has half a surrogate pair
         return text
+    return indented
 
 
 def _texts(stream: str) -> Iterator[str]:

@@ -14,9 +14,11 @@ from django.utils import timezone
 from msgspec.structs import replace
 from rest_framework.test import APIClient
 
+from portal.reporting.requests import request_content
 from tenants import members, registry
 from tenants.content import content_log, entries
 from tenants.content.entries import Content, NewEntry
+from tenants.errors import NotAllowed
 from tenants.ids import created_at
 from tenants.models import AuditEntry, ContentEntry, Project, User
 from tests.portal import fixtures
@@ -54,6 +56,17 @@ def keep(world: World, tenancy: Tenancy, moment: datetime, number: int, **change
     tenancy.project.refresh_from_db()
     fixtures.keep_content(tenancy.project, row, prompt, b"".join(pieces))
     return row.id
+
+
+def entry_of(world: World, request_id: UUID, answer: bytes = b"!", end_user: str = "") -> NewEntry:
+    """Return what a gateway has recorded of a request of acme's."""
+    return NewEntry(
+        request_id=request_id,
+        tenant_id=world.acme.tenant.id,
+        project_id=world.acme.project.id,
+        end_user=end_user,
+        content=Content(prompt=b"?", answer=answer, status=200, is_stream=False),
+    )
 
 
 def page_of(request_id: UUID, slug: str = "acme") -> str:
@@ -185,13 +198,7 @@ def test_an_erased_log_stays_on_and_what_was_in_flight_is_not_kept(
     world: World, kept: UUID, now: datetime, signed_in: SignIn
 ) -> None:
     assert signed_in(world.acme.owner).delete(API).json() == {"entries": 1}
-    late = NewEntry(
-        request_id=kept,
-        tenant_id=world.acme.tenant.id,
-        project_id=world.acme.project.id,
-        content=Content(prompt=b"?", answer=b"!", status=200, is_stream=False),
-    )
-    assert entries.write([late], lambda project: 0).refused == 1
+    assert entries.write(world.acme.project.id, [entry_of(world, kept)]).refused == 1
     keep(world, world.acme, timezone.now() + timedelta(seconds=1), 2)
     assert ContentEntry.objects.count() == 1
     assert AuditEntry.objects.get(action="content_log.erased").after == {
@@ -205,8 +212,17 @@ def test_what_is_kept_of_one_end_user_is_erased(world: World, now: datetime, sig
     switch_on(world.acme)
     keep(world, world.acme, now, 1, end_user="anna")
     stays = keep(world, world.acme, now, 2, end_user="bert")
-    assert signed_in(world.acme.owner).delete(f"{API}?end_user=anna").json() == {"entries": 1}
-    assert ContentEntry.objects.get().id == stays
+    project = world.acme.project
+    not_drained = fixtures.request_id(now, 3)
+    entries.write(project.id, [entry_of(world, not_drained, end_user="anna")])
+    assert signed_in(world.acme.owner).delete(f"{API}?end_user=anna").json() == {"entries": 2}
+    in_a_gateway = entry_of(world, fixtures.request_id(now, 4), end_user="anna")
+    assert entries.write(project.id, [in_a_gateway]).refused == 1
+    left = ContentEntry.objects.get()
+    assert left.id == stays
+    project.refresh_from_db()
+    assert project.content_bytes == left.bytes
+    assert b"bert" not in bytes(left.end_user_mac or b"")
 
 
 def test_what_is_too_old_is_neither_shown_nor_kept(world: World, signed_in: SignIn) -> None:
@@ -221,14 +237,50 @@ def test_what_is_too_old_is_neither_shown_nor_kept(world: World, signed_in: Sign
     assert ContentEntry.objects.get().id == stays
 
 
-def test_a_full_log_keeps_nothing_more(world: World, kept: UUID) -> None:
-    entry = NewEntry(
-        request_id=fixtures.request_id(timezone.now(), 9),
-        tenant_id=world.acme.tenant.id,
-        project_id=world.acme.project.id,
-        content=Content(prompt=b"?", answer=b"!", status=200, is_stream=False),
-    )
-    written = entries.write([entry], lambda project: entries.MOST_PROJECT_BYTES)
-    assert (written.stored, written.full) == (0, 1)
-    assert entries.stored_bytes(world.acme.project.id) == ContentEntry.objects.get().bytes
+def test_a_full_log_keeps_nothing_more(world: World, kept: UUID, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = world.acme.project
+    project.refresh_from_db()
+    assert project.content_bytes == ContentEntry.objects.get().bytes
+    monkeypatch.setattr(entries, "MOST_PROJECT_BYTES", project.content_bytes + 10)
+    written = entries.write(project.id, [entry_of(world, fixtures.request_id(timezone.now(), n)) for n in (8, 9)])
+    assert (written.stored, written.full) == (0, 2)
     assert created_at(kept) < timezone.now()
+
+
+def test_of_two_entries_of_one_request_the_last_is_kept(world: World, now: datetime) -> None:
+    switch_on(world.acme)
+    request_id = fixtures.request_id(now, 1)
+    batch = [entry_of(world, request_id, b"first"), entry_of(world, request_id, b"last")]
+    assert entries.write(world.acme.project.id, batch).stored == 1
+    assert entries.opened(ContentEntry.objects.get()).answer == b"last"
+
+
+def test_fewer_days_delete_what_is_older_for_good(world: World, now: datetime) -> None:
+    switch_on(world.acme, 30)
+    keep(world, world.acme, now - timedelta(days=3), 1)
+    stays = keep(world, world.acme, now, 2)
+    switch_on(world.acme, 1)
+    switch_on(world.acme, 30)
+    assert ContentEntry.objects.get().id == stays
+
+
+def test_an_archived_tenant_erases_and_switches_off_and_never_on(world: World, kept: UUID, signed_in: SignIn) -> None:
+    registry.archive(fixtures.OPERATOR, world.acme.tenant)
+    for days in (3, 7):
+        with pytest.raises(NotAllowed):
+            switch_on(world.acme, days)
+    assert content_log.erase(fixtures.OPERATOR, world.acme.project) == 1
+    switch_on(world.acme, None)
+    assert Project.objects.get(id=world.acme.project.id).content_log_days is None
+
+
+def test_what_a_stopped_deletion_has_left_is_deleted_within_the_hour(world: World, kept: UUID) -> None:
+    Project.objects.filter(id=world.acme.project.id).update(content_log_days=None)
+    assert entries.expire() == 1
+    assert Project.objects.get(id=world.acme.project.id).content_bytes == 0
+
+
+@pytest.mark.parametrize("text", ["[" * 240 + "1," * 20_000 + "1" + "]" * 240, '{"half": "\\ud800"}', "no JSON"])
+def test_what_would_be_much_longer_indented_is_shown_as_it_was_sent(text: str) -> None:
+    assert request_content._indented(text) == text
+    assert request_content._indented('{"a":[1]}') == '{\n  "a": [\n    1\n  ]\n}'
