@@ -225,6 +225,7 @@ class NodeOwnership:
         with _isolated("the report of hearth gpu-check"):
             if (found := self._gpu_check.changed()) is not None:
                 self.rows.report_gpu_check(found)
+                self._gpu_check.confirm()
 
     def _register(self, found: tuple[Device, ...]) -> None:
         self.rows.register(found)

@@ -34,12 +34,14 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReport:
-    """One run of `hearth gpu-check`. ``engine`` is as nodes report versions, or ``none``; a run may be unfinished."""
+    """One run of `hearth gpu-check`. ``engine`` is as nodes report versions, or ``none``."""
 
     made_at: dt.datetime
     devices: str
     engine: str
     checks: tuple[CheckResult, ...]
+    #: False while the run goes on, and if it was broken off. Reports of older versions do not have it.
+    ended: bool = True
 
     @property
     def counts(self) -> str:
@@ -65,7 +67,13 @@ def parse(content: bytes) -> GpuReport:
         CheckResult(check=each.check[:100], verdict=each.verdict, text=each.text[:MOST_CHARACTERS])
         for each in found.checks[:MOST_CHECKS]
     ]
-    return GpuReport(made_at=found.made_at, devices=found.devices[:40], engine=found.engine[:80], checks=tuple(checks))
+    return GpuReport(
+        made_at=found.made_at,
+        devices=found.devices[:40],
+        engine=found.engine[:80],
+        checks=tuple(checks),
+        ended=found.ended,
+    )
 
 
 def read(stored: Mapping[str, Any]) -> GpuReport | None:

@@ -43,13 +43,14 @@ def run(bench: Bench) -> Iterator[Finding]:
             yield made(name, check, bench)
 
 
-def write(path: Path, bench: Bench, engine: str, findings: Sequence[Finding]) -> None:
-    """Write the report as JSON. Raises OSError."""
+def write(path: Path, bench: Bench, engine: str, findings: Sequence[Finding], *, ended: bool = True) -> None:
+    """Write the report as JSON; agents send on one of a run that ``ended``. Raises OSError."""
     report = {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"host": platform.node(), "kernel": platform.release(), "processor": platform.machine()},
         "devices": bench.kind,
         "engine": engine,
+        "ended": ended,
         "checks": [asdict(each) for each in findings],
     }
     path.write_text(json.dumps(report, indent=2) + "\n")

@@ -71,6 +71,8 @@ def _useless(row: Placeholder, deployment: Deployment) -> str:
     slots = _slots(deployment, row.node.pool)
     if row.slot_count != slots:
         return "a replica of its deployment needs another number of slots"
+    if row.node.engines_epoch != row.node.epoch:  # its agent has just come back, and may adopt what is warm
+        return ""
     return promotion_obstacles.obstacle(row.node, deployment.revision, slots)
 
 

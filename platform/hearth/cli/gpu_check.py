@@ -111,8 +111,9 @@ def gpu_check(
         with instance:
             for finding in run.run(bench):
                 found.append(finding)
-                run.write(path, bench, version, found)
+                run.write(path, bench, version, found, ended=False)
                 print(f"{finding.verdict:<8} {finding.check}: {finding.text.rstrip('.')}.", flush=True)
+    run.write(path, bench, version, found)
     counts = Counter(finding.verdict for finding in found)
     print(f"Each device is a {bench.kind}; {', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}.")
     print(f"The report is {path}.")
@@ -173,7 +174,7 @@ def _begin(path: Path, bench: Bench, version: str) -> None:
     """Write a report without findings, so that a path that cannot be written is known before the first check."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        run.write(path, bench, version, [])
+        run.write(path, bench, version, [], ended=False)
     except OSError as error:
         raise PreflightError(f"The report cannot be written: {error}.", "Name another file with --report.") from error
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric
@@ -91,15 +92,24 @@ def test_what_devices_do_is_exported_and_shown(fleet: Fleet, data_dir: Path, fak
 
 def test_a_report_is_read_when_its_file_has_changed_and_never_half(tmp_path: Path) -> None:
     file, path = GpuCheckFile(tmp_path), tmp_path / gpu_report.FILE
-    assert (file.changed(), file.changed()) == ({}, None)
+
+    def stored() -> dict[str, Any] | None:
+        if (found := file.changed()) is not None:
+            file.confirm()
+        return found
+
+    assert (file.changed(), stored(), stored()) == ({}, {}, None)
     path.write_text(json.dumps(REPORT | {"checks": []}))
     found = file.changed()
-    assert found is not None and (found["engine"], file.changed()) == ("simulated", None)
+    assert found == stored()  # until it is confirmed
+    assert found is not None and (found["engine"], stored()) == ("simulated", None)
+    path.write_text(json.dumps(REPORT | {"checks": [], "ended": False}))
+    assert stored() is None  # the run goes on
     for wrong in ("{", "[]", json.dumps(REPORT | {"checks": [{"check": "promotion", "verdict": "yes"}]})):
         path.write_text(wrong)
-        assert file.changed() == {}
+        assert stored() == {}
     path.unlink()
-    assert (file.changed(), gpu_report.read({"engine": 1})) == ({}, None)
+    assert (stored(), gpu_report.read({"engine": 1})) == ({}, None)
 
 
 def test_a_reading_is_shown_for_a_minute(fleet: Fleet, data_dir: Path, fakes: FakeDevices) -> None:

@@ -273,3 +273,19 @@ def test_what_gpu_check_found_counts_for_gpus_and_promotion_alone(fleet: Fleet) 
     assert placeholder_pools.fill() == []
     assert held() == {"n1": 1}
     assert inventory.read().nodes[0].promotion_obstacles == ()
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_what_is_warm_stays_until_an_agent_that_came_back_has_reported_its_engines(fleet: Fleet, slots: int) -> None:
+    gpus(fleet, slots)
+    report(fleet.node, promotion="pass", gang="pass")
+    settle()
+    assert held() == {"n1": 1}
+    Node.objects.update(epoch=F("epoch") + 1)
+    assert placeholder_pools.fill() == []
+    report(fleet.node, engine="vllm 1", promotion="fail")
+    Node.objects.update(epoch=F("epoch") + 1)
+    assert placeholder_pools.fill() == []
+    Node.objects.update(engines_epoch=F("epoch"))
+    assert placeholder_pools.fill() == [fleet.node.id]
+    assert held() == {}

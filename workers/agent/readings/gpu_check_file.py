@@ -19,14 +19,22 @@ class GpuCheckFile:
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / gpu_report.FILE
         self._seen: tuple[int, int] | None = None
+        self._confirmed: tuple[int, int] | None = None
 
     def changed(self) -> dict[str, Any] | None:
-        """Return the report as it is stored with the node, empty without one; None if it is as at the last call."""
-        now = self._state()
-        if now == self._seen:
+        """Return the report as it is stored with the node, empty without one; None if it is as last confirmed.
+
+        None, too, while a run goes on: what the run before it found still counts.
+        """
+        self._seen = self._state()
+        if self._seen == self._confirmed:
             return None
-        self._seen = now
-        return self._read() if now != (0, 0) else {}
+        found = self._read() if self._seen != (0, 0) else {}
+        return found if found.get("ended", True) else None
+
+    def confirm(self) -> None:
+        """Note that what the last call returned is stored."""
+        self._confirmed = self._seen
 
     def _state(self) -> tuple[int, int]:
         try:

@@ -299,7 +299,11 @@ def starts(fleet: Fleet) -> list[Row]:
 
 
 def _gpu_check(report: GpuReport | None) -> Row | None:
-    return None if report is None else {**msgspec.json.decode(msgspec.json.encode(report)), "counts": report.counts}
+    if report is None:
+        return None
+    row: Row = msgspec.json.decode(msgspec.json.encode(report))
+    del row["ended"]  # nodes send reports of runs that have ended
+    return row | {"counts": report.counts}
 
 
 def _expiry(certificate: CertificateStatus | None) -> str | None:
