@@ -52,6 +52,14 @@ def roles() -> set[str]:
     return {str(name) for (name,) in run("SELECT rolname FROM pg_roles")}
 
 
+@pytest.mark.parametrize("setting", ["DATABASE_URL", "NODE_DATABASE_URL"])
+def test_a_nodes_address_has_no_other_name_and_password(setting: str) -> None:
+    given = "postgresql://hearth_app:x@db.example/hearth?user=hearth_app&password=s3cret&sslmode=verify-full"
+    with override_settings(**{setting: f"{given}&sslrootcert=/etc/ca.pem&sslkey=/k&passfile=/p"}):
+        url = node_roles.make(NAME)
+    assert url.partition("@")[2] == "db.example/hearth?sslmode=verify-full&sslrootcert=/etc/ca.pem"
+
+
 def test_a_role_is_made_gets_another_password_and_is_dropped() -> None:
     before = roles()
     with override_settings(DATABASE_URL="postgresql://hearth_app:x@db.example:5433/hearth?sslmode=require"):

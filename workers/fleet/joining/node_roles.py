@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 
 from workers import node_role
 from workers.errors import Refused
+
+#: What a node's address keeps of the query: how to connect. All else, such as user and password, is the portal's own.
+_KEPT = frozenset(
+    {
+        *("application_name", "channel_binding", "connect_timeout", "host", "hostaddr", "port"),
+        *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "tcp_user_timeout"),
+        *("ssl_min_protocol_version", "sslcrl", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs"),
+    }
+)
 
 
 def role(node: str) -> str:
@@ -48,7 +57,10 @@ def _url(node: str, password: str) -> str:
     """Return the address of the database as the node reaches it and logs in."""
     parts = urlsplit(settings.NODE_DATABASE_URL or settings.DATABASE_URL)
     host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{quote(role(node))}:{quote(password)}@{host}").geturl()
+    query = urlencode(
+        [(name, value) for name, value in parse_qsl(parts.query) if name in _KEPT], safe="/", quote_via=quote
+    )
+    return parts._replace(netloc=f"{quote(role(node))}:{quote(password)}@{host}", query=query, fragment="").geturl()
 
 
 def _not_made(node: str, why: str) -> Refused:
