@@ -39,7 +39,7 @@ def request(address: str, origin: str) -> None:
 
 
 def send(address: str, origin: str) -> int:
-    """Send a link to each person with this address; return how many were sent.
+    """Send a link to each person with this address, each tried twice; return how many were sent.
 
     Those who sign in through a provider get none: a password would outlive what the provider says.
     """
@@ -47,11 +47,19 @@ def send(address: str, origin: str) -> int:
     ids = [user.pk for user in found]
     elsewhere = set(ProviderMember.objects.filter(user__in=ids).values_list("user_id", flat=True))
     people = [user for user in found if user.pk not in elsewhere]
-    for user in people:
-        key = default_token_generator.make_token(user)
-        path = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), key])
-        context = {"username": user.get_username(), "password_reset_url": f"{origin}{path}"}
-        subject = render_to_string("account/email/password_reset_key_subject.txt", context).strip()
-        body = render_to_string("account/email/password_reset_key_message.txt", context)
+    return sum(_sent(user, address, origin) or _sent(user, address, origin) for user in people)
+
+
+def _sent(user: User, address: str, origin: str) -> bool:
+    """Send one link; return whether the mail server took it. Others with the address get theirs all the same."""
+    key = default_token_generator.make_token(user)
+    path = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), key])
+    context = {"username": user.get_username(), "password_reset_url": f"{origin}{path}"}
+    subject = render_to_string("account/email/password_reset_key_subject.txt", context).strip()
+    body = render_to_string("account/email/password_reset_key_message.txt", context)
+    try:
         EmailMessage(subject, body, settings.DEFAULT_FROM_EMAIL, [address]).send()
-    return len(people)
+    except Exception:
+        log.warning("The link to set the password of user %s was not sent.", user.pk, exc_info=True)
+        return False
+    return True

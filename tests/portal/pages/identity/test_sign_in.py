@@ -13,6 +13,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from hearth.celery import app
+from portal.access.identity import password_reset
 from tenants.models import AuditEntry, User
 from tests.portal.fixtures import PASSWORD, World
 
@@ -106,6 +107,25 @@ def test_a_reset_does_not_say_whether_an_address_is_known(world: World, mailing:
     known, unknown = (Client().post(RESET, {"email": f"{name}@example.com"}) for name in ("olga", "nobody"))
     assert (known.status_code, known["Location"]) == (unknown.status_code, unknown["Location"])
     assert [message.to for message in mail.outbox] == [["olga@example.com"]]
+
+
+def test_a_mail_error_keeps_a_link_from_nobody_else_with_the_address(
+    world: World, mailing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    User.objects.filter(id__in=(world.acme.owner.id, world.globex.owner.id)).update(email="olga@example.com")
+    send = mail.EmailMessage.send
+    answers: list[bool] = []
+
+    def sometimes(message: mail.EmailMessage, fail_silently: bool = False) -> int:
+        if not answers.pop(0):
+            raise OSError("the mail server went away")
+        return send(message, fail_silently)
+
+    monkeypatch.setattr(mail.EmailMessage, "send", sometimes)
+    for given, sent in (([False, True, True], 2), ([False, False, True], 1)):
+        answers[:] = given
+        assert password_reset.send("olga@example.com", "https://hearth.example") == sent
+    assert len(mail.outbox) == 3
 
 
 def test_a_reset_asks_and_sends_nothing_within_the_request(
