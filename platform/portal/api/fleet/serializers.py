@@ -551,7 +551,7 @@ class RolloutPolicySerializer(serializers.Serializer[Any]):
     max_surge = serializers.IntegerField(min_value=0, max_value=MOST_AT_ONCE, required=False, allow_null=True)
     max_unavailable = serializers.IntegerField(min_value=0, max_value=MOST_AT_ONCE, required=False, allow_null=True)
     min_ready_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
-    canaries = CanarySerializer(many=True, required=False)
+    canaries = CanarySerializer(many=True, required=False, allow_null=True)
     max_ttft_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
     max_tpot_seconds = serializers.FloatField(min_value=0, max_value=MOST_SECONDS, required=False, allow_null=True)
     max_error_share = serializers.FloatField(min_value=0, max_value=1, required=False, allow_null=True)

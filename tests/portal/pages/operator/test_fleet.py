@@ -113,6 +113,8 @@ def test_canaries_are_set_on_the_page_and_by_the_api_and_a_bad_pattern_is_refuse
     assert stored() == [prime]
     assert as_operator.post(api, {"canaries": [{**prime, "max_tokens": 4}]}, format="json").status_code == 200
     assert stored() == [{**prime, "max_tokens": 4}]
+    assert as_operator.post(api, {"canaries": None}, format="json").status_code == 200
+    assert not stored()
 
 
 def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, signed_in: SignIn) -> None:
