@@ -5,7 +5,8 @@ An amount in ``…_cents`` counts its currency's minor units as ISO 4217 has the
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
 
 PICO = 10**12
 #: Decimals of currencies that do not have two, from ISO 4217's list one, column "minor unit"
@@ -23,6 +24,9 @@ _DIGITS = {
 _TWO = 2
 #: The most decimals of any currency.
 MOST_DIGITS = max(_DIGITS.values())
+_MOST_PLACES = 15
+#: What an amount is written as. Decimal reads more: ``1_000``, and ``9e999999``, which takes forever.
+_AMOUNT = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,12})?")
 
 
 def digits(currency: str) -> int:
@@ -63,11 +67,11 @@ def of_minor(amount: int, currency: str) -> str:
 
 def to_minor(text: str | Decimal, currency: str) -> int:
     """Return an amount in units as minor units. Raises ValueError for what is no amount or has more decimals."""
-    try:
-        exact = Decimal(text).scaleb(digits(currency))
-        found = int(exact)
-    except (InvalidOperation, ValueError, OverflowError):
-        raise ValueError(text) from None
+    given = f"{text:f}" if isinstance(text, Decimal) and abs(text.adjusted()) < _MOST_PLACES else str(text)
+    if not _AMOUNT.fullmatch(given):
+        raise ValueError(text)
+    exact = Decimal(given).scaleb(digits(currency))
+    found = int(exact)
     if found != exact:
         raise ValueError(text)
     return found

@@ -151,3 +151,9 @@ CAMT = """<Document xmlns="urn:iso:std:iso:20022:tech:xsd:camt.053.001.08"><BkTo
 <Acct><Id><IBAN>DE89370400440532013000</IBAN></Id></Acct><Ntry><Amt Ccy="{currency}">{amount}</Amt>
 <CdtDbtInd>CRDT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts><BookgDt><Dt>2026-04-01</Dt></BookgDt><AcctSvcrRef>R1</AcctSvcrRef>
 </Ntry></Stmt></BkToCstmrStmt></Document>"""
+
+
+@pytest.mark.parametrize("text", ["9e9999999", "1_000", "1e2", "", " 1", ".5", "1.", "NaN", "1" * 16, "\u0661"])
+def test_only_what_is_written_in_digits_is_an_amount(text: str) -> None:
+    with pytest.raises(ValueError):
+        amounts.to_minor(text, "USD")
