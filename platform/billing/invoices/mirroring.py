@@ -17,7 +17,7 @@ from billing.accounts import account, overpaid
 from billing.errors import InvoiceRefused
 from billing.invoices import finalizing, postings
 from billing.invoices.announcing import announce
-from billing.models import Invoice
+from billing.models import Invoice, StripeInvoice
 from billing.months import closing
 from billing.pricing.amounts import of_minor, pico_per_minor
 from billing.reports import statements
@@ -57,6 +57,7 @@ def record(actor: Actor, month: Month, given: External, channel: str | None = No
         if (existing.external_id, existing.total_cents) == (given.external_id, given.total_cents):
             return existing, False
         raise InvoiceRefused(existing.number, f"it is the invoice of {month.name} already")
+    _require_no_push(month, given)
     closed = finalizing.closed(month)
     found = statements.kept_statement(month)
     assert found is not None, "the month is closed"
@@ -99,6 +100,16 @@ def record(actor: Actor, month: Month, given: External, channel: str | None = No
         announce(INVOICE_PAID, invoice)
     invoice.refresh_from_db()
     return invoice, True
+
+
+def _require_no_push(month: Month, given: External) -> None:
+    """Raise InvoiceRefused while the month goes to Stripe: its invoice there could never be mirrored."""
+    going = StripeInvoice.objects.filter(
+        tenant_id=month.tenant.id, year=month.year, month=month.month, ended_at=None
+    ).exclude(external_id=given.external_id)
+    if going.exists():
+        remedy = f"Void that first: hearth stripe void {month.name} --tenant {month.tenant.slug}"
+        raise finalizing.refused(month, "it goes to Stripe", remedy)
 
 
 def _check(month: Month, given: External, net_cents: int) -> None:

@@ -381,7 +381,10 @@ def _require_mirror(push: StripeInvoice, tenant: Tenant) -> None:
     closing.lock(TenantId(tenant.id))
     _require_begun(push)
     remedy = f"Void it: hearth stripe void {push.period} --tenant {tenant.slug}"
-    kept = statements.kept_statement(Month(tenant=tenant, year=push.year, month=push.month))
+    month = Month(tenant=tenant, year=push.year, month=push.month)
+    if (existing := finalizing.find(month)) is not None:
+        raise StripeRefused(str(push), f"{existing.number} is the invoice of {push.period} already", remedy)
+    kept = statements.kept_statement(month)
     if kept is None or BillingMonth.objects.get(id=push.closing_id).reopened_at is not None:
         raise StripeRefused(str(push), f"{push.period} was reopened", remedy)
     net = kept.amount_cents + push.heading.get("rounding_cents", 0)
