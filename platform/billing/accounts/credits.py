@@ -81,6 +81,8 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
     _check_date(wanted)
     if wanted.kind == Kind.REVERSAL and target is not None:
         _require_not_reversed(tenant, target)
+    if wanted.kind == Kind.RETURN:
+        _require_no_return(tenant, wanted.reference.strip())
     _require_billed(tenant, wanted.kind)
     who = second_person.person(actor)
     request = CreditRequest(
@@ -257,6 +259,9 @@ def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> in
             raise BadCredit("amount_pico", "a reversal takes back all of the entry; leave it out")
         if target.kind not in Kind.values or target.kind == Kind.REVERSAL:
             raise CreditRefused(tenant.slug, f"an entry of the kind {target.kind} cannot be taken back", "")
+        if _is_of_return(target):
+            remedy = "Post a top-up of the amount, and then a correction that takes it."
+            raise CreditRefused(tenant.slug, "one of the two entries of a return is not taken back alone", remedy)
         return -int(target.amount_pico)
     amount = wanted.amount_pico
     signed = wanted.kind == Kind.CORRECTION
@@ -270,6 +275,12 @@ def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> in
     return -amount if wanted.kind == Kind.REFUND else amount
 
 
+def _is_of_return(entry: CreditEntry) -> bool:
+    """Return whether an entry is one of the two of a return, of which the second has no request of its own."""
+    first = entry if entry.request_id is not None or entry.kind != CreditEntry.Kind.REFUND else entry.refers_to
+    return first is not None and first.request is not None and first.request.kind == Kind.RETURN
+
+
 def _require_not_reversed(tenant: Tenant, target: CreditEntry, without: CreditRequest | None = None) -> None:
     taken = CreditEntry.objects.filter(refers_to=target, kind=CreditEntry.Kind.REVERSAL).exists()
     waiting = CreditRequest.objects.filter(refers_to=target, kind=Kind.REVERSAL, state=State.PENDING)
@@ -277,6 +288,13 @@ def _require_not_reversed(tenant: Tenant, target: CreditEntry, without: CreditRe
         waiting = waiting.exclude(id=without.id)
     if taken or waiting.exists():
         raise CreditRefused(tenant.slug, f"the entry {target.id} is taken back already", "")
+
+
+def _require_no_return(tenant: Tenant, reference: str) -> None:
+    """Raise CreditRefused if money went back already by what is referred to, such as a refund or a dispute."""
+    rows = CreditRequest.objects.filter(tenant_id=tenant.id, kind=Kind.RETURN, reference=reference)
+    if reference and (known := rows.exclude(state=State.REJECTED).first()) is not None:
+        raise CreditRefused(tenant.slug, f"the return of {reference} is {known.state} already", "")
 
 
 def _check_texts(wanted: NewCredit) -> None:

@@ -14,7 +14,7 @@ from billing import tasks
 from billing.accounts import account, balance, credits
 from billing.errors import CreditRefused, InvoiceRefused
 from billing.invoices import finalizing
-from billing.models import Invoice, Issuer, LedgerEntry, StripeConnection, StripeEvent, StripeInvoice
+from billing.models import CreditRequest, Invoice, Issuer, LedgerEntry, StripeConnection, StripeEvent, StripeInvoice
 from billing.months import closing
 from billing.stripe import comparison, events
 from reconciliation import ledger
@@ -183,11 +183,24 @@ def test_a_refund_and_a_dispute_are_shown_with_what_finance_does_and_post_their_
     settings.CREDIT_APPROVAL_ABOVE = 1
     dispute = StripeEvent.objects.get(type="charge.dispute.created")
     answer = browser.post(PAGE, {"action": "return", "event": str(dispute.id)}, follow=True).content.decode()
+    assert "2.81 USD paid for" in answer and not credits.pending(closed)  # the refund was 1.00
+    StripeEvent.objects.filter(id=dispute.id).update(amount=281)
+    answer = browser.post(PAGE, {"action": "return", "event": str(dispute.id)}, follow=True).content.decode()
     assert f"{dispute.object_id} waits for a second person" in answer and "A second person approves it" in answer
     [asked] = credits.pending(closed)
     with pytest.raises(CreditRefused, match="a second person confirms it"):
         credits.approve(Actor(kind="user", name="olga"), closed, asked.id)
     credits.approve(Actor(kind="user", name="eve"), closed, asked.id)
+    for entry in credits.history(closed):
+        with pytest.raises(CreditRefused, match="is not taken back alone"):
+            wanted = credits.NewCredit(kind="reversal", reason="wrong", refers_to=entry.id)
+            credits.submit(Actor(kind="user", name="ada"), closed, "back", wanted)
+    again = credits.NewCredit(kind="return", amount_pico=10**12, reason="again", reference=dispute.object_id)
+    with pytest.raises(CreditRefused, match="is posted already"):
+        credits.submit(Actor(kind="user", name="ada"), closed, "by hand", again)
+    CreditRequest.objects.filter(id=asked.id).update(state="rejected")
+    answer = browser.post(PAGE, {"action": "return", "event": str(dispute.id)}, follow=True).content.decode()
+    assert "its return was rejected" in answer and "post it with another key" in answer
     assert ledger.verify().is_right
     note = StripeEvent.objects.get(type="credit_note.created")
     assert browser.post(PAGE, {"action": "return", "event": str(note.id)}).status_code == 404
