@@ -20,6 +20,8 @@ SECONDS = Histogram(
 )
 METRICS = (TASKS, SECONDS)
 
+#: By Celery's state; any other is "failed".
+_RESULTS = {states.SUCCESS: "done", states.RETRY: "retried", states.IGNORED: "ignored"}
 _started: dict[str, float] = {}
 
 
@@ -35,6 +37,6 @@ def _begin(task_id: str, **_: Any) -> None:
 
 def _end(task_id: str, task: Any, state: str | None = None, **_: Any) -> None:
     began = _started.pop(task_id, None)
-    TASKS.labels(task.name, "done" if state == states.SUCCESS else "failed").inc()
+    TASKS.labels(task.name, _RESULTS.get(state or "", "failed")).inc()
     if began is not None:
         SECONDS.labels(task.name).observe(time.monotonic() - began)

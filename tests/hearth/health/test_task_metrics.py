@@ -17,7 +17,7 @@ from notifications.models import Event
 
 def test_tasks_are_counted_by_name_and_result() -> None:
     task = SimpleNamespace(name=f"tests.{uuid4()}")
-    for state in (states.SUCCESS, states.FAILURE, states.SUCCESS):
+    for state in (states.SUCCESS, states.FAILURE, states.SUCCESS, states.RETRY, states.IGNORED):
         identity = str(uuid4())
         task_metrics._begin(task_id=identity, task=task)
         task_metrics._end(task_id=identity, task=task, state=state)
@@ -27,7 +27,7 @@ def test_tasks_are_counted_by_name_and_result() -> None:
         for sample in metric.samples
         if sample.labels.get("task") == task.name and sample.name.endswith("_total")
     }
-    assert found == {"done": 2, "failed": 1}
+    assert found == {"done": 2, "failed": 1, "retried": 1, "ignored": 1}
     assert task_metrics.SECONDS.labels(task.name)._sum.get() >= 0
 
 
