@@ -61,10 +61,10 @@ def receive(connection: StripeConnection, body: bytes, signature: str, now: date
 
 def process(now: datetime | None = None) -> int:
     """Process the events that are due; return how many were. One that fails is tried again later."""
-    moment, done = now or timezone.now(), 0
-    due = StripeEvent.objects.filter(processed_at=None, next_try_at__lte=moment).order_by("id")
+    done = 0
+    due = StripeEvent.objects.filter(processed_at=None, next_try_at__lte=now or timezone.now()).order_by("id")
     for identity in due.values_list("id", flat=True)[:MOST_AT_ONCE]:
-        done += _process(identity, moment)
+        done += _process(identity, now or timezone.now())  # those before it may have taken minutes
     return done
 
 
