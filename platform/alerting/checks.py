@@ -139,7 +139,7 @@ def reservations_missing() -> Iterator[Problem]:
     for hour in newest.select_related("reservation__tenant"):
         if hour.missing_seconds >= kinds.MISSING_SECONDS:
             of, name = hour.reservation, hour.reservation.deployment
-            share = f"{hour.missing_seconds / hour.slots / 60:.0f} of 60 minutes"
+            share = f"{hour.missing_seconds / 60:.0f} of {60 * hour.slots} slot minutes"
             text = f"{of.slots} reserved slots of {name} were not available for {share} from {hour.starts_at:%H:%M} UTC"
             yield Problem(subject=f"reservation of {of.tenant.slug}, {name}"[:300], summary=f"{text} on.")
 

@@ -99,7 +99,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="reservation-missing",
-        about="In the last measured hour a tenant's reserved slots were not available for 5 minutes or more.",
+        about="In the last measured hour a tenant's reserved slots were not available for 5 slot minutes or more.",
         patience=timedelta(),
         action="`celery -A hearth fleet replicas` shows what its deployment lacks. The tenant is credited.",
         severity="warning",
