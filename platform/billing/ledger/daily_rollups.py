@@ -170,6 +170,9 @@ def write_half_hour(half: datetime) -> bool:
         )
         if cursor.fetchone() is None:
             return False
+        if _complete().filter(starts_at=day_of(half)).exists():  # its day was folded meanwhile, and has it
+            FoldedHalfHour.objects.filter(starts_at=half).delete()
+            return False
         _rewrite(cursor, _OF_HALF_HOURS, half, half + HALF_HOUR)
         cursor.execute("UPDATE billing_foldedhalfhour SET folded_at = now() WHERE starts_at = %s", [half])
     return True
