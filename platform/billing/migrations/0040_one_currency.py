@@ -12,6 +12,12 @@ ONE_CURRENCY = """
         given text := to_jsonb(NEW) ->> 'currency';
         of_account text;
     BEGIN
+        -- A row from before that does not fit can still be ended.
+        IF TG_OP = 'UPDATE' AND NEW.tenant_id = OLD.tenant_id
+            AND to_jsonb(NEW) ->> 'currency' IS NOT DISTINCT FROM to_jsonb(OLD) ->> 'currency'
+            AND to_jsonb(NEW) ->> 'plan_id' IS NOT DISTINCT FROM to_jsonb(OLD) ->> 'plan_id' THEN
+            RETURN NEW;
+        END IF;
         IF TG_TABLE_NAME = 'billing_tenantplan' THEN
             SELECT currency INTO given FROM billing_plan WHERE id = (to_jsonb(NEW) ->> 'plan_id')::uuid;
         END IF;
