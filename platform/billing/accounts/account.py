@@ -153,7 +153,7 @@ def _details(row: BillingAccount) -> Details:
 def _set_currency(before: Account, locked: Tenant, currency: str) -> None:
     if currency not in codes.currencies():
         raise BadName("currency", currency, "the ISO 4217 code of a currency in use, such as EUR")
-    if LedgerAccount.objects.filter(tenant_id=locked.id).exists():
+    if LedgerAccount.objects.filter(tenant_id=locked.id).exclude(currency=currency).exists():
         raise NotAllowed("currency", before.currency, "fixed, because the ledger has postings in it")
     others = {
         "a price book": PriceBook.objects.filter(tenant_id=locked.id),

@@ -34,10 +34,21 @@ TRIGGER = """
     CREATE TRIGGER one_currency BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW
         WHEN (NEW.tenant_id IS NOT NULL) EXECUTE FUNCTION hearth_one_currency();
 """
+#: An account whose ledger is in another currency, from before, can be set to the ledger's.
+KEEP_CURRENCY = """
+    CREATE OR REPLACE FUNCTION hearth_keep_currency() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF EXISTS (SELECT FROM billing_ledgeraccount WHERE tenant_id = OLD.id {condition}) THEN
+            RAISE EXCEPTION 'the currency of % is fixed: the ledger has accounts in it', OLD.slug
+                USING ERRCODE = 'restrict_violation';
+        END IF;
+        RETURN NEW;
+    END $$;
+"""
 
 
 class Migration(migrations.Migration):
-    """Expand: a function and triggers."""
+    """Expand: functions and triggers."""
 
     dependencies: ClassVar = [
         ("billing", "0039_stripe"),
@@ -46,5 +57,8 @@ class Migration(migrations.Migration):
     ]
     operations: ClassVar[list[Operation]] = [
         migrations.RunSQL(ONE_CURRENCY, "DROP FUNCTION hearth_one_currency()"),
+        migrations.RunSQL(
+            KEEP_CURRENCY.format(condition="AND currency <> NEW.currency"), KEEP_CURRENCY.format(condition="")
+        ),
         *[migrations.RunSQL(TRIGGER.format(table=table), f"DROP TRIGGER one_currency ON {table}") for table in TABLES],
     ]

@@ -102,6 +102,16 @@ def test_the_currency_stays_once_something_was_posted_in_the_database_too(acme: 
         Tenant.objects.filter(id=acme.id).update(currency="EUR")
 
 
+def test_an_account_in_another_currency_than_its_ledger_can_be_set_to_the_ledgers(acme: Tenant) -> None:
+    """Releases that charged every tenant by the platform's prices have left such accounts."""
+    Tenant.objects.filter(id=acme.id).update(currency="EUR")
+    LedgerAccount.objects.create(tenant_id=acme.id, kind="receivable", currency="USD")
+    acme.refresh_from_db()
+    with pytest.raises(NotAllowed, match="fixed"):
+        account.change(ADA, acme, currency="CHF")
+    assert account.change(ADA, acme, currency="USD").currency == "USD"
+
+
 def test_the_currency_is_that_of_the_tenants_prices(acme: Tenant) -> None:
     PriceBook.objects.create(name="acme's", tenant_id=acme.id)
     with pytest.raises(NotAllowed, match="a price book"):
