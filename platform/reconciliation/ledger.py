@@ -79,7 +79,11 @@ _FOREIGN = """
 """
 _CURRENCIES = """
     SELECT tenant_id, string_agg(DISTINCT currency, ', '), 1, count(DISTINCT currency)
-    FROM billing_ledgeraccount GROUP BY tenant_id HAVING count(DISTINCT currency) > 1
+    FROM (
+        SELECT tenant_id, currency FROM billing_ledgeraccount
+        UNION SELECT own.tenant_id, tenant.currency
+        FROM billing_ledgeraccount AS own JOIN tenants_tenant AS tenant ON tenant.id = own.tenant_id
+    ) AS used GROUP BY tenant_id HAVING count(DISTINCT currency) > 1
 """
 _POSTED_TWICE = """
     SELECT tenant_id, request::text, 1, count(*) FROM (
@@ -143,7 +147,7 @@ _REOPENED = """
 _CHECKS = (
     ("balanced", "Each posting has entries, and they sum to zero.", _UNBALANCED),
     ("own-accounts", "The entries of a posting are in accounts of its tenant.", _FOREIGN),
-    ("one-currency", "The accounts of a tenant have one currency.", _CURRENCIES),
+    ("one-currency", "The ledger of a tenant has one currency, that of its account.", _CURRENCIES),
     ("posted-once", "No request was posted twice.", _POSTED_TWICE),
     ("all-posted", "Each request that was charged was posted.", _NOT_POSTED),
     ("as-charged", "Each posting of usage has the sum that its requests were charged.", _POSTED_OTHERWISE),

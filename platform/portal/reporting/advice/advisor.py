@@ -252,7 +252,9 @@ def _repeated(
         words=lambda: wording.of_repeat(reason, parameters, ttl),
         requests=len(found),
         tokens=sum(each.all_prompt_tokens for each in found),
-        pico=_sum(
+        pico=0
+        if reason in repeats.WITHOUT_A_SETTING
+        else _sum(
             None
             if each.amount_pico is None or (of_hit := rates(each)) is None
             else max(0, each.amount_pico - of_hit.prediction_hit_pico)

@@ -10,6 +10,8 @@ from portal.reporting.advice.observed import Observed, Ran
 
 #: Earlier requests with the same prompt that one is compared with, the last ones.
 MOST_EARLIER = 8
+#: Reasons that no setting changes, so there is nothing to save.
+WITHOUT_A_SETTING = frozenset({"running", "failed"})
 
 #: How long responses to a request are stored.
 StoredFor = Callable[[Ran], timedelta]
