@@ -14,7 +14,17 @@ from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadValue, Refused
 from workers.fleet import deployments, operations, rollouts
-from workers.models import Deployment, DeploymentPool, GatewayLoad, Pool, Replica, ReplicaEvent, Rollout, RolloutTraffic
+from workers.models import (
+    Deployment,
+    DeploymentPool,
+    GatewayLoad,
+    Node,
+    Pool,
+    Replica,
+    ReplicaEvent,
+    Rollout,
+    RolloutTraffic,
+)
 from workers.scheduler import reconciler, slot_leases
 from workers.serving import rollout_policy
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
@@ -46,7 +56,8 @@ def serving(fleet: Fleet, replicas: int, policy: RolloutPolicy = QUICK) -> Deplo
 
 
 def make_ready() -> None:
-    """Do what the agents would: start what was placed, and end what is not wanted."""
+    """Do what the agents would: renew their leases, start what was placed, and end what is not wanted."""
+    Node.objects.filter(lease_expires_at__gt=Now()).update(lease_expires_at=Now() + reconciler.LEASE)
     Replica.objects.filter(state="reserved").update(
         state="ready", host="127.0.0.1", port=4711, generation=1, state_since=Now()
     )
