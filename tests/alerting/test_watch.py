@@ -194,9 +194,9 @@ def test_a_reservation_whose_slots_were_missing_is_seen_until_they_are_back(
         currency="USD",
     )  # fmt: skip
     hours = of.hours
-    hours.create(tenant_id=tenant.id, slots=2, starts_at=now - 2 * HOUR, available_seconds=7200 - missing)
+    hours.create(tenant_id=tenant.id, slots=2, starts_at=now - HOUR, available_seconds=7200 - missing)
     assert look() == ([("reservation-missing", "reservation of acme, tiny")] if is_seen else [])
-    hours.create(tenant_id=tenant.id, slots=2, starts_at=now - HOUR, available_seconds=7200)
+    hours.create(tenant_id=tenant.id, slots=2, starts_at=now, available_seconds=7200)
     assert look(after=HOUR) == []
 
 
