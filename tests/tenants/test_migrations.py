@@ -45,6 +45,7 @@ def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> Non
     }
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_beside_it() -> None:
     PolicyEpoch.objects.get_or_create(id=1)  # a flush deletes it
@@ -86,6 +87,7 @@ def test_earlier_tenants_get_the_default_queue_terms_and_an_older_process_goes_o
     assert snapshot.load().authenticate(globex.secret).policy == Policy(cache_mode="all", cache_ttl_seconds=60)
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_the_audit_log_says_who_set_earlier_bounds() -> None:
     PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it

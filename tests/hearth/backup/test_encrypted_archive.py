@@ -36,6 +36,7 @@ def test_what_was_encrypted_to_a_public_key_opens_with_its_private_key_alone(tmp
         _read(file, DecryptionKey(passphrase=lambda: "a passphrase"))
 
 
+@pytest.mark.long  # its key takes half a minute of a busy machine, on purpose
 def test_what_was_encrypted_to_a_passphrase_opens_with_that_passphrase_alone() -> None:
     file = _backup(EncryptionKey(passphrase="correct horse"))
     assert b"correct horse" not in file.getvalue()
