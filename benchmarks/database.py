@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.errors import NotRun
 from benchmarks.gateway import hearth_under_test
@@ -30,3 +34,20 @@ def running(folder: Path) -> Iterator[Instance]:
         raise NotRun("its database could not be prepared", str(error)) from None
     finally:
         hearth_under_test.stop_servers(folder)
+
+
+def run_step(instance: Instance, module: str, *arguments: str) -> list[dict[str, Any]]:
+    """Run a benchmark's step in the instance's environment, and return its lines of JSON. It prints its own progress.
+
+    Raises NotRun if it fails.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=instance.environment("portal"),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise NotRun(f"{module} {arguments[0]} failed", f"exit status {ran.returncode}; see above")
+    return [json.loads(line) for line in ran.stdout.splitlines()]

@@ -7,23 +7,21 @@ See docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import psycopg
 
 from benchmarks import command, database, machine
 from benchmarks.command import Finding
-from benchmarks.errors import NotRun
 from benchmarks.gateway import workplace
 from benchmarks.portal import report
 from benchmarks.portal.report import Filled, Opened, Run
-from hearth.instance.instance import Instance
+
+#: What fills the database and opens its pages.
+STEPS = "benchmarks.portal.steps"
 
 ROWS = 1_200_000
 
@@ -51,11 +49,11 @@ def _run(rows: int, repeats: int, only: str, asked: str) -> Run:
         redis = instance.redis()
         assert redis is not None, "it has no address of its own"
         redis.start()  # stopped with the database
-        filled = Filled(**_step(instance, "fill", str(rows))[-1])
+        filled = Filled(**database.run_step(instance, STEPS, "fill", str(rows))[-1])
         # As autovacuum does within a minute or two of a table's growth. Only the owner may.
         with psycopg.connect(instance.owner_url(), autocommit=True) as owner:
             owner.execute("VACUUM ANALYZE")
-        opened = [Opened(**each) for each in _step(instance, "walk", str(repeats), only)]
+        opened = [Opened(**each) for each in database.run_step(instance, STEPS, "walk", str(repeats), only)]
     return Run(
         command=asked,
         date=time.strftime("%Y-%m-%d"),
@@ -64,20 +62,6 @@ def _run(rows: int, repeats: int, only: str, asked: str) -> Run:
         filled=filled,
         opened=opened,
     )
-
-
-def _step(instance: Instance, *arguments: str) -> list[dict[str, Any]]:
-    """Run a step in the instance's environment, and return its lines of JSON. It prints its own progress."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.portal.steps", *arguments],
-        env=instance.environment("portal"),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if ran.returncode != 0:
-        raise NotRun("the pages could not be filled or opened", f"exit status {ran.returncode}; see above")
-    return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
--- Roll-ups of quarters of an hour whose requests are not kept: so many draws a quarter, each of about 40 requests, of
--- tenants by their size. Parameters are psycopg's.
+-- Quarter-hourly roll-ups of days whose requests are not kept. Each quarter has ``draws`` rows of about 40 requests, more
+-- of them of large tenants. Parameters are psycopg's.
 INSERT INTO billing_usagerollup (
     starts_at, tenant_id, project_id, key_id, model_name, requests, errors, prediction_hits, bypassed_requests, prefix_hits,
     prompt_tokens, cached_prompt_tokens, completion_tokens, avoided_tokens, amount_pico, saved_prediction_pico,

@@ -19,7 +19,7 @@ from benchmarks.usage.steps import DAY, fill_day
 TENANTS, MODELS = 400, 3
 #: Keys of the largest tenants, and places for keys that each has in the arrays of the statements.
 KEYS = 20
-#: Of the rank of a tenant by its size: the largest have all KEYS, the others fewer.
+#: How many tenants have KEYS keys each, and how many have at least 4.
 LARGE, MIDDLE = 10, 100
 #: The largest tenant, and one whose requests are a few a day.
 LARGEST, SMALL = "t0", "t399"

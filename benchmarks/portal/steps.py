@@ -23,7 +23,7 @@ from benchmarks.portal import seeding, walk
 from benchmarks.portal.report import Opened
 from benchmarks.portal.walk import Address
 
-#: Files are read so many times.
+#: How many times each file is read.
 FILE_REPEATS = 2
 
 

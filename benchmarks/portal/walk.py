@@ -26,7 +26,7 @@ LOGS = frozenset({"requests", "tenant-requests"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One address that somebody opens. ``target_ms`` None: a file, or a page on which nobody waits so long."""
+    """One address that somebody opens. ``target_ms`` None: it has no target, as a file."""
 
     who: str
     what: str

@@ -7,25 +7,24 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import psycopg
 
 from benchmarks import command, database, machine
 from benchmarks.command import Finding
-from benchmarks.errors import NotRun, Unfit
+from benchmarks.errors import Unfit
 from benchmarks.gateway import workplace
 from benchmarks.usage import report
 from benchmarks.usage.report import Asked, Filled, Run
-from hearth.instance.instance import Instance
+
+#: What fills the database and asks it.
+STEPS = "benchmarks.usage.steps"
 
 ROWS = 50_000_000
 #: Of a request on the disk: its row, two indexes, its place in a posting, and the server's log of all of it.
@@ -54,11 +53,11 @@ def _run(rows: int, repeats: int, asked: str) -> Run:
     _require_room(rows)
     found = machine.describe(machine.split_cores())
     with workplace.open_folder() as folder, database.running(folder) as instance:
-        filled = Filled(**_step(instance, "fill", str(rows))[-1])
+        filled = Filled(**database.run_step(instance, STEPS, "fill", str(rows))[-1])
         # As autovacuum does within a minute or two of a table's growth. Only the owner may.
         with psycopg.connect(instance.owner_url(), autocommit=True) as owner:
             owner.execute("ANALYZE")
-        answers = [Asked(**each) for each in _step(instance, "ask", str(rows), str(repeats))]
+        answers = [Asked(**each) for each in database.run_step(instance, STEPS, "ask", str(rows), str(repeats))]
     return Run(
         command=asked,
         date=time.strftime("%Y-%m-%d"),
@@ -77,20 +76,6 @@ def _require_room(rows: int) -> None:
             f"{rows:,} requests need about {needed:.0f} GB in {folder}, and {free:.0f} are free.",
             "Set TMPDIR to a larger file system, or give fewer with --rows.",
         )
-
-
-def _step(instance: Instance, *arguments: str) -> list[dict[str, Any]]:
-    """Run a step in the instance's environment, and return its lines of JSON. It prints its own progress."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.usage.steps", *arguments],
-        env=instance.environment("portal"),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if ran.returncode != 0:
-        raise NotRun("the usage could not be filled in or asked for", f"exit status {ran.returncode}; see above")
-    return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
 if __name__ == "__main__":
