@@ -137,6 +137,8 @@ class SnapshotFeed:
         self._last_contexts: Mapping[RevisionId, int] = {}
         self._etas_until = 0.0
         self._models_until = 0.0
+        #: Changes of models and prices up to this policy epoch are in the snapshot.
+        self._models_epoch = 0
         self._sweep = SnapshotSweep()
         self._snapshot: ControlSnapshot | None = None
         self._stop = threading.Event()
@@ -251,7 +253,10 @@ class SnapshotFeed:
 
     def _read(self, old: ControlSnapshot | None) -> ControlSnapshot:
         """Read the database; of callers, models and prices only what has changed."""
-        changes = None if old is None else policy_epoch.changes_since(old.callers.epoch)
+        # Since the models were read, which may be longer than since the callers were: these follow changes that come
+        # while they are read, and a change of a model among them would otherwise be missed.
+        changes = None if old is None else policy_epoch.changes_since(self._models_epoch)
+        as_of = policy_epoch.current() if changes is None else changes.epoch
         # Models first: between the two reads a model may get another name, and budgets know its earlier ones alone.
         price_table = self._models(old, changes)
         callers = self._callers(old, changes)
@@ -265,6 +270,7 @@ class SnapshotFeed:
         serving = endpoints.ready()
         for endpoint in (*serving, *endpoints.of_adapters(serving, endpoints.loaded_adapters())):
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
+        self._models_epoch = as_of  # last: after a failed read, the models are read again with their prices
         return ControlSnapshot(
             callers=callers,
             catalogue=self._contexts.apply(self._catalogue, ready, self._last_contexts),

@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
+from billing.pricing.prices import PriceTable
+from catalogue import administration
 from gateway.control_plane import snapshot_feed
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.errors import Unavailable
@@ -20,7 +23,7 @@ from tenants.errors import KeyRefused
 from tenants.keys import key_format, keys
 from tenants.models import PolicyEpoch, TenantPolicy
 from tests.gateway.fixtures import tenants
-from tests.gateway.fixtures.tenants import World, in_database, until
+from tests.gateway.fixtures.tenants import MODEL, World, in_database, until
 from tests.tenants.customers import OPERATOR
 
 WITHIN_SECONDS = 1.0
@@ -211,3 +214,25 @@ async def test_a_key_that_cannot_be_verified_is_not_called_wrong(feed: SnapshotF
     assert (error.value.status, error.value.code) == (503, "key_unverifiable")
     assert not feed._waiting
     assert await refusal(feed, two_tenants.acme.secret) == ""
+
+
+@pytest.mark.parametrize("first_read", [True, False])
+def test_a_change_of_a_model_between_the_reads_of_models_and_of_callers_is_read_next(
+    two_tenants: World, monkeypatch: pytest.MonkeyPatch, first_read: bool
+) -> None:
+    feed = SnapshotFeed()
+    before = None if first_read else feed._read(None)
+    models = SnapshotFeed._models
+
+    def then_change(*arguments: Any) -> PriceTable:
+        found = models(*arguments)
+        monkeypatch.setattr(SnapshotFeed, "_models", models)
+        administration.set_aliases(OPERATOR, MODEL, ["default"])
+        return found
+
+    monkeypatch.setattr(SnapshotFeed, "_models", then_change)
+    # Callers follow changes that come while they are read, so something of them must have changed.
+    registry.suspend(OPERATOR, two_tenants.globex.tenant)
+    between = feed._read(before)
+    assert not between.catalogue.models[MODEL].aliases
+    assert feed._read(between).catalogue.models[MODEL].aliases == ("default",)
