@@ -1,6 +1,7 @@
 """The cost centre of a tenant or project, by which finance divides what usage costs.
 
-A project without one of its own has its tenant's. Reports use the cost centres of the moment when they are read.
+A project without one of its own has its tenant's. Usage has the cost centres of the moment when it is read, what is
+exported of closed months those of their closing.
 """
 
 from __future__ import annotations

@@ -27,11 +27,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedMonth:
-    """A tenant's closed month; the parts add up to the statement's lines."""
+    """A tenant's closed month; the parts add up to the statement's lines.
+
+    ``cost_centre``: the tenant's when the month was closed, or of today if an earlier release closed it.
+    """
 
     tenant: Tenant
     statement: Statement
     parts: tuple[Part, ...]
+    cost_centre: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,16 @@ def read(year: int, month: int, tenant: Tenant | None = None) -> Months:
         if found is None:
             still_open.append(each.slug)
         else:
-            closed.append(ClosedMonth(tenant=each, statement=found, parts=tuple(_parts(each, found))))
+            closed.append(_month(each, found))
     return Months(closed=tuple(closed), open=tuple(still_open))
+
+
+def _month(tenant: Tenant, found: Statement) -> ClosedMonth:
+    closing = _closing(tenant, found)
+    frozen = None if closing is None else closing.cost_centre
+    centre = tenant.cost_centre if frozen is None else frozen
+    parts = tuple(_parts(tenant, found, closing, centre))
+    return ClosedMonth(tenant=tenant, statement=found, parts=parts, cost_centre=centre)
 
 
 def _kept(year: int, month: int) -> set[UUID]:
@@ -63,19 +75,21 @@ def _kept(year: int, month: int) -> set[UUID]:
     return {*closed, *FinalStatement.objects.filter(**of_month).values_list("tenant_id", flat=True)}
 
 
-def _parts(tenant: Tenant, found: Statement) -> Iterator[Part]:
-    closing = BillingMonth.objects.filter(
-        tenant_id=tenant.id, year=found.year, month=found.month, reopened_at=None
-    ).first()
+def _closing(tenant: Tenant, found: Statement) -> BillingMonth | None:
+    of_month = BillingMonth.objects.filter(tenant_id=tenant.id, year=found.year, month=found.month)
+    return of_month.filter(reopened_at=None).first()
+
+
+def _parts(tenant: Tenant, found: Statement, closing: BillingMonth | None, tenants_centre: str) -> Iterator[Part]:
     rows = list(MonthProjectLine.objects.filter(closing=closing).order_by("position")) if closing is not None else []
     if sum(int(row.amount_pico) for row in rows) != found.usage_pico:
-        yield from (Part(line=line, project=None, cost_centre=tenant.cost_centre) for line in found.lines)
+        yield from (Part(line=line, project=None, cost_centre=tenants_centre) for line in found.lines)
         return
     ids: set[UUID] = {row.project_id for row in rows}
     projects = Project.objects.in_bulk(ids)
-    centres = cost_centres.of_projects(ids)
+    today = cost_centres.of_projects(row.project_id for row in rows if row.cost_centre is None)
     for row in rows:
-        centre = centres.get(row.project_id, tenant.cost_centre)
+        centre = today.get(row.project_id, tenants_centre) if row.cost_centre is None else row.cost_centre
         yield Part(line=_line(row, found.currency), project=projects.get(row.project_id), cost_centre=centre)
 
 

@@ -219,7 +219,7 @@ def _account(found: ClosedMonth, provider: str) -> dict[str, Any]:
         "service_category": SERVICE_CATEGORY,
         "service_name": SERVICE,
         "service_subcategory": SERVICE_SUBCATEGORY,
-        "tags": _tags(tenant.cost_centre),
+        "tags": _tags(found.cost_centre),
     }
 
 

@@ -109,14 +109,14 @@ def _bookings(found: ClosedMonth, codes: Codes, missing: set[tuple[str, str]]) -
         code = code_of(part.line.token_class, part.line.model_name)
         sums[part.cost_centre, code, "Inference"] += part.line.amount_pico
     for terms in statement.terms:
-        sums[tenant.cost_centre, code_of(TERMS), terms.source] += terms.amount_pico
+        sums[found.cost_centre, code_of(TERMS), terms.source] += terms.amount_pico
     debits = [
         booking(centre, code, minor(pico, statement.currency), text)
         for (centre, code, text), pico in sorted(sums.items())
     ]
     yield from (each for each in debits if each.cents)
     if rounding := statement.amount_cents - sum(each.cents for each in debits):
-        yield booking(tenant.cost_centre, code_of(ROUNDING), rounding, "Rounding")
+        yield booking(found.cost_centre, code_of(ROUNDING), rounding, "Rounding")
     if statement.amount_cents:
         yield booking("", code_of(CREDIT), -statement.amount_cents, "Platform")
 

@@ -358,6 +358,8 @@ class BillingMonth(models.Model):
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
     #: ``billing.reports.statements.Statement`` without lines.
     document = models.JSONField()
+    #: The tenant's when it was closed. None: an earlier release closed it.
+    cost_centre = models.CharField(max_length=64, null=True)
     closed_at = models.DateTimeField(db_default=Now(), editable=False)
     closed_by = models.CharField(max_length=200)
     reopen_reason = models.CharField(max_length=500, blank=True, default="", db_default="")

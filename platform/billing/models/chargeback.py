@@ -31,6 +31,8 @@ class MonthProjectLine(models.Model):
     quantity = models.PositiveBigIntegerField()
     unit_price_pico = models.PositiveBigIntegerField()
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    #: The project's, else the tenant's, when the month was closed. None: an earlier release closed it.
+    cost_centre = models.CharField(max_length=64, null=True)
 
     class Meta:
         constraints = (

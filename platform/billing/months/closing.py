@@ -28,9 +28,10 @@ from billing.months import terms_posting
 from billing.reports import savings_statement, statements
 from billing.reports.statements import Line, Month, Statement
 from reserved_capacity import measured
-from tenants import audit
+from tenants import audit, cost_centres
 from tenants.audit import Actor
 from tenants.ids import TenantId, first_id_at
+from tenants.models import Tenant
 
 #: First half of the advisory lock of a tenant's months: "mon" in ASCII. The trigger of late postings takes it too.
 LOCK = 0x6D6F6E
@@ -182,6 +183,7 @@ def _freeze(actor: Actor, month: Month, found: Statement) -> BillingMonth:
         grace_hours=settings.MONTH_GRACE_HOURS,
         amount_pico=found.amount_pico,
         document=msgspec.to_builtins(replace(found, lines=(), terms=(), project_lines=())),
+        cost_centre=Tenant.objects.values_list("cost_centre", flat=True).get(id=month.tenant.id),
         closed_by=second_person.person(actor),
     )
     MonthLine.objects.bulk_create(_lines(closing, found))
@@ -196,12 +198,14 @@ def _lines(closing: BillingMonth, found: Statement) -> Iterator[MonthLine]:
 
 
 def _project_lines(closing: BillingMonth, found: Statement) -> Iterator[MonthProjectLine]:
+    centres = cost_centres.of_projects(part.project_id for part in found.project_lines)
     for position, part in enumerate(found.project_lines):
         yield MonthProjectLine(
             closing=closing,
             tenant_id=closing.tenant_id,
             project_id=part.project_id,
             position=position,
+            cost_centre=centres.get(part.project_id, closing.cost_centre),
             **_columns(part.line),
         )
 

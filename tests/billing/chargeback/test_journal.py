@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
@@ -11,10 +12,10 @@ import pytest
 from django.db import Error, connection, transaction
 from msgspec.structs import replace as replace_field
 
-from billing.chargeback import closed_months, gl_codes, journal
+from billing.chargeback import closed_months, focus, gl_codes, journal
 from billing.errors import GlCodeMissing
 from billing.models import GlCode, MonthProjectLine
-from billing.months import closing
+from billing.months import closing, reopening
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from billing.reports.statements import Month
@@ -81,8 +82,46 @@ def test_cost_centres_are_debited_what_the_platform_is_credited(acme: Tenant) ->
     ]
     statement = statements.statement(TenantId(acme.id), 2026, 3)
     assert statement.amount_cents == 242
-    cost_centres.set_of_project(ADA, default, "4800")
-    assert {centre for centre, *_ in bookings()} == {"4800", "4711", ""}
+
+
+def changed(acme: Tenant, hr: Project) -> None:
+    """Change the cost centre of both."""
+    cost_centres.set_of_tenant(ADA, acme, "5000")
+    cost_centres.set_of_project(ADA, hr, "5711")
+
+
+def test_a_closed_month_keeps_its_cost_centres_until_it_is_closed_again(acme: Tenant) -> None:
+    assign_from(MARCH, acme, plan_from(MARCH, {"minimum": "5.00"}))
+    hr, default = project(acme, "hr", "4711"), project(acme, "default")
+    use(acme, default, (10_000_000, 0, 0))
+    use(acme, hr, (2_000_000, 0, 0))
+    close(acme)
+    set_codes(any="6100", credit="9000")
+    before = bookings()
+    assert {centre for centre, *_ in before} == {"4000", "4711", ""}
+    changed(acme, hr)
+    assert bookings() == before
+    assert {json.loads(row.tags)["cost_centre"] for row in focus.read(2026, 3)} == {"4000", "4711"}
+    month = Month(tenant=acme, year=2026, month=3)
+    reopening.request(ADA, month, "wrong cost centres")
+    reopening.confirm(Actor(kind="user", name="bob"), month)
+    close(acme)
+    assert {centre for centre, *_ in bookings()} == {"5000", "5711", ""}
+
+
+def test_a_month_that_an_earlier_release_closed_has_todays_cost_centres(acme: Tenant) -> None:
+    assign_from(MARCH, acme, plan_from(MARCH, {"minimum": "5.00"}))
+    hr = project(acme, "hr", "4711")
+    use(acme, hr, (2_000_000, 0, 0))
+    close(acme)
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        for table in ("billing_billingmonth", "billing_monthprojectline"):
+            cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            cursor.execute(f"UPDATE {table} SET cost_centre = NULL")
+    set_codes(any="6100", credit="9000")
+    changed(acme, hr)
+    assert {centre for centre, *_ in bookings()} == {"5000", "5711", ""}
 
 
 def test_rounding_and_terms_are_bookings_of_their_own_and_all_balance(acme: Tenant) -> None:
