@@ -244,6 +244,22 @@ class Books:
         self.emit("charge.dispute.created", made)
         return made
 
+    def fail(self, refund: Object) -> None:
+        """Let the customer's bank not take a refund, which is on the account's balance again.
+
+        https://docs.stripe.com/refunds#failed-refunds; events: docs.stripe.com/changelog/acacia/2024-10-28
+        """
+        refund["status"] = "failed"
+        for kind in ("refund.updated", "charge.refund.updated", "refund.failed"):
+            self.emit(kind, refund)
+
+    def close(self, dispute: Object, status: str) -> None:
+        """Let a dispute be won or lost (docs.stripe.com/disputes/responding)."""
+        dispute["status"] = status
+        if status == "won":
+            self.emit("charge.dispute.funds_reinstated", dispute)
+        self.emit("charge.dispute.closed", dispute)
+
     def _of_payment(self, kind: str, payment: Object, amount: int, status: str) -> Object:
         intent = payment["payment"]["payment_intent"]
         check_amount(amount, payment["currency"])

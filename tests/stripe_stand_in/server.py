@@ -155,6 +155,8 @@ _KINDS = {
     "invoice_payments": "invoice_payment",
     "tax_rates": "tax_rate",
     "credit_notes": "credit_note",
+    "refunds": "refund",
+    "disputes": "dispute",
 }
 
 

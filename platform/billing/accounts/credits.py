@@ -1,6 +1,6 @@
 """Change a tenant's credit: what it paid in advance, promotions, refunds, corrections, and what takes one back.
 
-A return is of money that had paid an invoice: two entries, a correction that is refunded at once.
+A return is of money that had paid an invoice: :mod:`billing.accounts.returns`.
 
 A caller names each change by a key of its own: the same again returns the first one. Amounts that one person posts for
 a tenant within a day, together above ``CREDIT_APPROVAL_ABOVE``, wait until a second person approves them. Each change
@@ -21,7 +21,7 @@ from django.db.models.functions import Abs, Now
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import balance, entries
+from billing.accounts import balance, entries, returns
 from billing.accounts.balance import Part
 from billing.budgets import spending
 from billing.errors import BadCredit, CreditRefused
@@ -58,8 +58,10 @@ class NewCredit:
     reference: str = ""
     #: Of a promotion.
     expires_at: datetime | None = None
-    #: The entry that this one takes back, refunds or corrects.
+    #: The entry that this one takes back, refunds or corrects. Either of a return's two takes back all of it.
     refers_to: UUID | None = None
+    #: Of a return: the invoice that the money had paid, by which it has tax. None: all of it is revenue.
+    invoice: UUID | None = None
 
 
 @transaction.atomic
@@ -68,6 +70,7 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
 
     A key that was used for the same change returns that one. Raises BadCredit, CreditRefused, NotAllowed, NotFound.
     """
+    invoice = None if wanted.invoice is None else returns.lock(tenant.id, wanted.invoice)
     tenant = _lock(tenant)
     if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
         raise BadCredit("key", f"use 1 to {LONGEST_KEY} printable ASCII characters")
@@ -75,7 +78,7 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
     target = _target(tenant, wanted)
     amount = _amount(tenant, wanted, target)
     if (known := CreditRequest.objects.filter(tenant_id=tenant.id, key=key).first()) is not None:
-        if not _is_same(known, wanted, amount):
+        if not _is_same(known, wanted, amount, target):
             raise CreditRefused(tenant.slug, f"the key {key!r} was used for another change", "Use a new key.")
         return known, False
     _check_date(wanted)
@@ -83,6 +86,7 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
         _require_not_reversed(tenant, target)
     if wanted.kind == Kind.RETURN:
         _require_no_return(tenant, wanted.reference.strip())
+    tax = 0 if invoice is None else returns.tax_of(invoice, amount)
     _require_billed(tenant, wanted.kind)
     who = second_person.person(actor)
     request = CreditRequest(
@@ -95,6 +99,8 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
         reason=wanted.reason.strip(),
         reference=wanted.reference.strip(),
         refers_to=target,
+        invoice=invoice,
+        tax_pico=tax,
         needs_approval=_is_large(tenant, who, amount),
         requested_by=who,
         state=State.POSTED,
@@ -176,12 +182,12 @@ def _post(request: CreditRequest) -> None:
         entries.grant(request.tenant_id, request.currency, amount, request.expires_at, request=request)
     elif request.kind == Kind.REVERSAL:
         assert request.refers_to is not None
-        entries.reverse(request.refers_to, entries.Kind.REVERSAL, request=request)
+        if (first := returns.first_of(request.refers_to)) is not None:
+            returns.take_back(first, request)
+        else:
+            entries.reverse(request.refers_to, entries.Kind.REVERSAL, request=request)
     elif request.kind == Kind.RETURN:
-        # It becomes credit, which is paid out: less revenue, less cash.
-        part = _part(request)
-        first = entries.add(request.tenant_id, request.currency, part, entries.Kind.CORRECTION, amount, request=request)
-        entries.add(request.tenant_id, request.currency, part, entries.Kind.REFUND, -amount, refers_to=first)
+        returns.post(request, _part(request))
     else:
         given: dict[str, Any] = {"request": request, "refers_to": request.refers_to}
         entries.add(request.tenant_id, request.currency, _part(request), request.kind, amount, **given)
@@ -198,6 +204,8 @@ def _part(request: CreditRequest) -> Part:
 def _require_room(tenant: Tenant, request: CreditRequest, part: Part) -> None:
     """Raise CreditRefused for an amount that is more than there is to take, or that makes the credit too large."""
     amount = int(request.amount_pico)
+    if request.refers_to is not None and request.kind == Kind.REVERSAL and returns.first_of(request.refers_to):
+        return  # it leaves the credit as it is
     if request.kind != Kind.PROMOTION and part.left_pico + amount < 0:
         what = "prepaid credit" if part.promotion_id is None else "the promotion"
         left, wanted = units(part.left_pico, tenant.currency), units(-amount, tenant.currency)
@@ -246,22 +254,21 @@ def _target(tenant: Tenant, wanted: NewCredit) -> CreditEntry | None:
     found = CreditEntry.objects.filter(tenant_id=tenant.id, id=wanted.refers_to).first()
     if found is None:
         raise NotFound("credit entry", str(wanted.refers_to))
-    return found
+    return (returns.first_of(found) or found) if wanted.kind == Kind.REVERSAL else found
 
 
 def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> int:
     """Return what a change adds to the credit; negative: takes. Raises BadCredit, CreditRefused."""
     if wanted.kind not in Kind.values:
         raise BadCredit("kind", f"use one of {', '.join(Kind.values)}")
+    if wanted.kind != Kind.RETURN and wanted.invoice is not None:
+        raise BadCredit("invoice", f"a {wanted.kind} is of no invoice; only a return is")
     if wanted.kind == Kind.REVERSAL:
         assert target is not None
         if wanted.amount_pico is not None:
             raise BadCredit("amount_pico", "a reversal takes back all of the entry; leave it out")
         if target.kind not in Kind.values or target.kind == Kind.REVERSAL:
             raise CreditRefused(tenant.slug, f"an entry of the kind {target.kind} cannot be taken back", "")
-        if _is_of_return(target):
-            remedy = "Post a top-up of the amount, and then a correction that takes it."
-            raise CreditRefused(tenant.slug, "one of the two entries of a return is not taken back alone", remedy)
         return -int(target.amount_pico)
     amount = wanted.amount_pico
     signed = wanted.kind == Kind.CORRECTION
@@ -275,12 +282,6 @@ def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> in
     return -amount if wanted.kind == Kind.REFUND else amount
 
 
-def _is_of_return(entry: CreditEntry) -> bool:
-    """Return whether an entry is one of the two of a return, of which the second has no request of its own."""
-    first = entry if entry.request_id is not None or entry.kind != CreditEntry.Kind.REFUND else entry.refers_to
-    return first is not None and first.request is not None and first.request.kind == Kind.RETURN
-
-
 def _require_not_reversed(tenant: Tenant, target: CreditEntry, without: CreditRequest | None = None) -> None:
     taken = CreditEntry.objects.filter(refers_to=target, kind=CreditEntry.Kind.REVERSAL).exists()
     waiting = CreditRequest.objects.filter(refers_to=target, kind=Kind.REVERSAL, state=State.PENDING)
@@ -292,8 +293,8 @@ def _require_not_reversed(tenant: Tenant, target: CreditEntry, without: CreditRe
 
 def _require_no_return(tenant: Tenant, reference: str) -> None:
     """Raise CreditRefused if money went back already by what is referred to, such as a refund or a dispute."""
-    rows = CreditRequest.objects.filter(tenant_id=tenant.id, kind=Kind.RETURN, reference=reference)
-    if reference and (known := rows.exclude(state=State.REJECTED).first()) is not None:
+    rows = returns.standing(CreditRequest.objects.filter(tenant_id=tenant.id, reference=reference))
+    if reference and (known := rows.first()) is not None:
         raise CreditRefused(tenant.slug, f"the return of {reference} is {known.state} already", "")
 
 
@@ -318,14 +319,15 @@ def _check_date(wanted: NewCredit) -> None:
         raise BadCredit("expires_at", "give a time in the next ten years")
 
 
-def _is_same(known: CreditRequest, wanted: NewCredit, amount: int) -> bool:
+def _is_same(known: CreditRequest, wanted: NewCredit, amount: int, target: CreditEntry | None) -> bool:
     same: dict[str, Any] = {
         "kind": wanted.kind,
         "amount_pico": amount,
         "reason": wanted.reason.strip(),
         "reference": wanted.reference.strip(),
         "expires_at": wanted.expires_at,
-        "refers_to_id": wanted.refers_to,
+        "refers_to_id": None if target is None else target.id,
+        "invoice_id": wanted.invoice,
     }
     return all(getattr(known, name) == value for name, value in same.items())
 
@@ -348,5 +350,7 @@ def _facts(request: CreditRequest) -> dict[str, Any]:
         "reason": request.reason,
         "reference": request.reference,
         "refers_to": None if request.refers_to_id is None else str(request.refers_to_id),
+        "invoice": None if request.invoice_id is None else str(request.invoice_id),
+        "tax_pico": int(request.tax_pico),
         "expires_at": None if request.expires_at is None else request.expires_at.isoformat(),
     }

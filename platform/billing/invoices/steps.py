@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import account
+from billing.accounts import account, returns
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states, suspension
 from billing.invoices.announcing import announce
@@ -121,6 +121,7 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
         return invoice
     if invoice.state == states.VOID:
         raise InvoiceRefused(invoice.number, "it is void, and what was paid for it counts elsewhere")
+    _require_not_returned(invoice, registry.paid_cents(invoice) - payment.amount_cents)
     PaymentUndone.objects.create(
         tenant_id=invoice.tenant_id,
         payment=payment,
@@ -156,6 +157,7 @@ def void(
     invoice = _at(given, states.VOID)
     if not is_void_at_stripe:
         _require_not_at_stripe(invoice)
+    _require_not_returned(invoice, 0)
     invoice.state, invoice.voided_at = states.VOID, timezone.now()
     invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
@@ -167,6 +169,14 @@ def void(
     announce(INVOICE_VOIDED, invoice)
     suspension.settled(actor, invoice, timezone.now())
     return note
+
+
+def _require_not_returned(invoice: Invoice, paid_cents: int) -> None:
+    """Raise InvoiceRefused if more than that of the invoice's payments went back. Returns lock the invoice too."""
+    returned = returns.returned_cents(invoice)
+    if returned > paid_cents:
+        reason = f"{of_minor(returned, invoice.currency)} {invoice.currency} that was paid for it went back"
+        raise InvoiceRefused(invoice.number, reason, "Take the return back first: hearth credit reverse.")
 
 
 def _require_not_at_stripe(invoice: Invoice) -> None:

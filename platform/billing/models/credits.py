@@ -44,6 +44,9 @@ class CreditRequest(models.Model):
     #: What it is about outside Hearth, such as the number of a payment.
     reference = models.CharField(max_length=LONGEST_REFERENCE, blank=True, default="")
     refers_to = models.ForeignKey("billing.CreditEntry", null=True, on_delete=models.PROTECT, related_name="+")
+    #: Of a return: the invoice that the money had paid, and the tax within the amount.
+    invoice = models.ForeignKey("billing.Invoice", null=True, on_delete=models.PROTECT, related_name="returns")
+    tax_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0, db_default=0)
     needs_approval = models.BooleanField()
     state = models.CharField(max_length=8, choices=State.choices)
     requested_by = models.CharField(max_length=200)

@@ -161,6 +161,8 @@ class StripeEvent(models.Model):
     #: In the currency's minor units, of refunds and disputes.
     amount = models.BigIntegerField(null=True)
     currency = models.CharField(max_length=3, blank=True, default="")
+    #: Of a refund or a dispute: what it was when one of its events was last processed; empty: it was not read.
+    object_status = models.CharField(max_length=40, blank=True, default="", db_default="")
     #: Which attempt to collect an invoice it is about.
     attempt = models.PositiveIntegerField(null=True)
     created_at = models.DateTimeField()

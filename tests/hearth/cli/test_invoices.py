@@ -57,6 +57,13 @@ def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Pa
     assert hearth("invoice", "send", "INV-000001").stdout == "INV-000001 is sent.\n"
     [row] = json.loads(hearth("invoice", "list", "--json").stdout)
     assert (row["number"], row["tenant"], row["state"], row["open"]) == ("INV-000001", "acme", "sent", "1.75")
+    returned = ("credit", "return", "acme", "1", "--invoice", "INV-000001", "--reason", "refund")
+    assert "acme has 0.00 USD of credit." in hearth(*returned, "--key", "r1").stdout
+    refused = hearth(*returned, "--key", "r2")
+    assert (refused.returncode, "use at most 0.25 USD" in refused.stderr) == (1, True)
+    assert "went back" in hearth("invoice", "void", "INV-000001", "--reason", "why").stderr
+    entry = json.loads(hearth("credit", "list", "acme", "--json").stdout)[0]["entry"]
+    hearth("credit", "reverse", "acme", entry, "--reason", "refund failed", "--key", "r1 back")
     assert hearth("invoice", "void", "INV-000001", "--reason", "why").stdout == (
         "INV-000001 is void, taken back by CN-000001.\n"
     )

@@ -159,6 +159,7 @@ def refund(tenant: str, amount: int, key: str, **given: Any) -> None:
 @credit.command("return")
 @click.argument("tenant")
 @click.argument("amount", type=Amount())
+@click.option("--invoice", default="", help="Number or id of the invoice: then its tax goes back by its share.")
 @_KEY
 @_REFERENCE
 @_WHY
@@ -226,15 +227,17 @@ def reject(tenant: str, request: uuid.UUID) -> None:
     _decide(tenant, request, "reject")
 
 
-def _submit(tenant: str, key: str, **wanted: Any) -> None:
+def _submit(tenant: str, key: str, invoice: str = "", **wanted: Any) -> None:
     with _changing():
         from billing.accounts import credits
         from billing.accounts.credits import NewCredit
+        from billing.invoices import registry
         from tenants import audit
         from tenants.registry import find_tenant
 
-        actor = audit.shell("hearth credit")
-        request, is_new = credits.submit(actor, find_tenant(tenant), key, NewCredit(**wanted))
+        actor, found = audit.shell("hearth credit"), find_tenant(tenant)
+        of = registry.find(invoice, found.id).id if invoice else None
+        request, is_new = credits.submit(actor, found, key, NewCredit(invoice=of, **wanted))
         if request.state == "pending":
             print(f"It waits for a second person: hearth credit approve {tenant} {request.id}")
             return
@@ -284,9 +287,9 @@ def _print_pending(rows: list[dict[str, str]]) -> None:
 def _changing() -> Iterator[None]:
     """Run the block with the database. Raises PreflightError for what is refused."""
     with on_database("Nothing was changed"):
-        from billing.errors import BadCredit, CreditRefused
+        from billing.errors import BadCredit, CreditRefused, InvoiceRefused
 
         try:
             yield
-        except (BadCredit, CreditRefused) as error:
+        except (BadCredit, CreditRefused, InvoiceRefused) as error:
             raise PreflightError(str(error), "") from error

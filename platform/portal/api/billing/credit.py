@@ -17,6 +17,7 @@ from billing.accounts import account, balance, credits
 from billing.accounts.balance import Balance, Part
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
+from billing.invoices import registry
 from billing.models import CreditEntry, CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
 from portal.access.principal import Principal, tenant_for
@@ -88,6 +89,10 @@ class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
     reason = serializers.CharField(read_only=True)
     reference = serializers.CharField(read_only=True)
     refers_to = serializers.UUIDField(source="refers_to_id", read_only=True, allow_null=True)
+    invoice = serializers.UUIDField(
+        source="invoice_id", read_only=True, allow_null=True, help_text="Of a return: the invoice that was paid."
+    )
+    tax_pico = serializers.IntegerField(read_only=True, help_text="Of a return: the tax within the amount.")
     state = serializers.ChoiceField(
         choices=CreditRequest.State.choices, read_only=True, help_text="pending: it waits for a second person."
     )
@@ -142,6 +147,12 @@ class NewCreditSerializer(serializers.Serializer[Any]):
         max_length=LONGEST_REFERENCE, allow_blank=True, default="", help_text="Such as the number of a payment."
     )
     refers_to = IdField(required=False, allow_null=True, help_text="The entry that it takes back or is about.")
+    invoice = serializers.CharField(
+        max_length=64,
+        allow_blank=True,
+        default="",
+        help_text="Of a return: number or id of the invoice, whose tax goes back by its share.",
+    )
 
 
 class CreditView(APIView):
@@ -212,7 +223,9 @@ class CreditChangesView(APIView):
         key = request.headers.get("Idempotency-Key", "")
         if not key:
             raise BadQuery("Idempotency-Key", "", "a header with your name for this change, such as a payment's number")
-        asked, is_new = credits.submit(principal.actor, found, key, NewCredit(**body.validated_data))
+        of = body.validated_data.pop("invoice")
+        wanted = NewCredit(**body.validated_data, invoice=registry.find(of, found.id).id if of else None)
+        asked, is_new = credits.submit(principal.actor, found, key, wanted)
         code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
         return Response(CreditRequestSerializer(asked).data, status=code)
 

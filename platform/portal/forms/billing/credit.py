@@ -8,15 +8,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.core.exceptions import ValidationError
 
 from billing.accounts.credits import NewCredit
+from billing.errors import InvoiceRefused
+from billing.invoices import registry
 from billing.models import CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
 from portal.formats import money
 from portal.forms.base import PageForm, choice
+from tenants.errors import NotFound
+from tenants.models import Tenant
 
 _AMOUNT = re.compile(r"-?[0-9]{1,8}(\.[0-9]{1,12})?")
 _KINDS = (
@@ -44,6 +49,12 @@ class CreditForm(PageForm):
     expires = forms.DateField(
         label="Last day, UTC", required=False, widget=forms.DateInput({"type": "date"}), help_text="Of a promotion."
     )
+    invoice = forms.CharField(
+        label="Invoice",
+        required=False,
+        max_length=64,
+        help_text="Of a return: number of the invoice, whose tax goes back by its share.",
+    )
     reference = forms.CharField(
         label="Reference", required=False, max_length=LONGEST_REFERENCE, help_text="Such as the number of a payment."
     )
@@ -53,9 +64,10 @@ class CreditForm(PageForm):
     key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
     fields_of_errors = {"amount_pico": "amount", "expires_at": "expires"}
 
-    def __init__(self, data: Mapping[str, Any] | None = None, *, currency: str) -> None:
+    def __init__(self, data: Mapping[str, Any] | None = None, *, tenant: Tenant) -> None:
         super().__init__(data, initial={"key": str(uuid.uuid4())})
-        self.fields["amount"].label = f"Amount, {currency}"
+        self.tenant = tenant
+        self.fields["amount"].label = f"Amount, {tenant.currency}"
 
     def clean_amount(self) -> int:
         """Return the amount in pico-units. Raises ValidationError."""
@@ -63,6 +75,16 @@ class CreditForm(PageForm):
         if not _AMOUNT.fullmatch(text):
             raise ValidationError("Enter an amount such as 25 or 0.50, with at most twelve decimals.")
         return int(Decimal(text) * money.PICO)
+
+    def clean_invoice(self) -> UUID | None:
+        """Return the id of one of the tenant's invoices. Raises ValidationError."""
+        text = self.cleaned_data["invoice"].strip()
+        try:
+            return registry.find(text, self.tenant.id).id if text else None
+        except NotFound:
+            raise ValidationError("The tenant has no invoice with this number.") from None
+        except InvoiceRefused as error:
+            raise ValidationError(str(error)) from None
 
     def wanted(self) -> NewCredit:
         """Return the change. A promotion expires at the end of its last day."""
@@ -74,4 +96,5 @@ class CreditForm(PageForm):
             reason=found["reason"],
             reference=found["reference"],
             expires_at=behind,
+            invoice=found["invoice"],
         )

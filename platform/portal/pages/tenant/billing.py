@@ -59,7 +59,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 def change_credit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Change the tenant's credit."""
     tenant = tenant_for(principal, slug)
-    form = CreditForm(request.POST, currency=tenant.currency)
+    form = CreditForm(request.POST, tenant=tenant)
     if form.is_valid():
         try:
             asked, _ = credits.submit(principal.actor, tenant, form.cleaned_data["key"], form.wanted())
@@ -149,7 +149,7 @@ def _show(
         has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
         late = cases.read(timezone.now(), tenant=tenant)
         available = [spending.available_pico(each) for each in spending.prepaid_balances([tenant.id])]
-    credit_form = credit_form or CreditForm(currency=tenant.currency)
+    credit_form = credit_form or CreditForm(tenant=tenant)
     context = {
         "account": found,
         "details": found.details,

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.db.models import Sum
 from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.accounts import account
-from billing.invoices import finalizing, issuers
+from billing.invoices import finalizing, issuers, steps
 from billing.models import Invoice, InvoicePayment
 from billing.months import closing
 from billing.reports.statements import Month
@@ -218,3 +219,24 @@ def test_the_issuer_is_set_on_its_page(signed_in: SignIn, world: World) -> None:
     assert (wrong.status_code, "is no country" in wrong.content.decode().lower()) == (400, True)
     saved = browser.post("/portal/issuers/", form | {"country": "DE"}, follow=True).content.decode()
     assert "Saved." in saved and "INV-1" in saved
+
+
+def test_a_return_names_its_invoice_and_has_its_tax(
+    as_operator: APIClient, signed_in: SignIn, invoice: Invoice, world: World
+) -> None:
+    operator = signed_in(world.operator)
+    steps.pay(OPERATOR, invoice, reference="wire", paid_on=timezone.now().date())
+    path = "/api/v1/tenants/{}/credit/requests"
+    body = {"kind": "return", "amount_pico": 10**12, "reason": "refund", "invoice": invoice.number}
+    made = post(as_operator, path.format("acme"), body, headers={"Idempotency-Key": "r1"})
+    assert (made.status_code, made.json()["invoice"], made.json()["tax_pico"]) == (201, str(invoice.id), 16 * 10**10)
+    stranger = post(as_operator, path.format("globex"), body, headers={"Idempotency-Key": "r1"})
+    assert (stranger.status_code, error_of(stranger)["code"]) == (404, "invoice_not_found")
+    page = "/portal/tenants/{}/credit/change/"
+    form = {"kind": "return", "amount": "2.57", "reason": "refund", "invoice": invoice.number, "key": "r2"}
+    wrong = operator.post(page.format("globex"), form)
+    assert (wrong.status_code, "The tenant has no invoice with this number." in wrong.content.decode()) == (400, True)
+    assert "Posted: $2.57" in operator.post(page.format("acme"), form, follow=True).content.decode()
+    more = operator.post(page.format("acme"), form | {"key": "r3", "amount": "0.01"})
+    assert (more.status_code, "which was paid for INV-000001" in more.content.decode()) == (400, True)
+    assert int(invoice.returns.aggregate(tax=Sum("tax_pico"))["tax"]) == invoice.tax_cents * 10**10
