@@ -246,7 +246,7 @@ def _changing(failure: str = "Nothing was changed") -> Iterator[Any]:
         try:
             yield steps
         except (InvoiceRefused, MixedCurrencies) as error:
-            raise PreflightError(f"{failure}: {error}", "") from error
+            raise PreflightError(str(error), "") from error
 
 
 def _actor() -> Any:

@@ -108,4 +108,4 @@ def _changing() -> Iterator[None]:
         try:
             yield
         except BadIssuer as error:
-            raise PreflightError(f"Nothing was changed: {error}.", "") from error
+            raise PreflightError(f"{error}.", "") from error

@@ -213,7 +213,7 @@ def _changing(failure: str = "Nothing was changed") -> Iterator[None]:
         try:
             yield
         except (InvoiceRefused, StripeRefused, StripeUnavailable) as error:
-            raise PreflightError(f"{failure}: {error}", "") from error
+            raise PreflightError(str(error), "") from error
 
 
 def _actor() -> Any:
