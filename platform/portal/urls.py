@@ -148,6 +148,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/prices/", tenant_prices.index, name="tenant-prices"),
     path("tenants/<slug:slug>/billing/", billing.index, name="billing"),
     path("tenants/<slug:slug>/credit.csv", billing.credit_as_csv, name="credit-csv"),
+    path("tenants/<slug:slug>/payment-method/", billing.payment_method, name="payment-method"),
     path("tenants/<slug:slug>/credit/change/", billing.change_credit, name="credit-change"),
     path("tenants/<slug:slug>/credit/<uuid:identity>/decide/", billing.decide_credit, name="credit-decide"),
     path("tenants/<slug:slug>/credit/<uuid:identity>/reverse/", billing.reverse_credit, name="credit-reverse"),

@@ -21,7 +21,7 @@ from django.urls import URLPattern
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing.accounts import credits
+from billing.accounts import account, credits
 from billing.accounts.credits import NewCredit
 from billing.chargeback import gl_codes
 from billing.models import DunningHold
@@ -100,8 +100,6 @@ SOMEONE = Actor(kind="key", name="someone")
 GONE = "gone"
 #: Ends the name of an action whose body is about the whole tenant.
 FOR_TENANT = " for the tenant"
-
-
 #: A month that is closed and has no invoice.
 CLOSED = "2023-12"
 #: A plan, and a month that has not begun.
@@ -178,7 +176,7 @@ class Scene:
         if action.startswith("GET"):
             return attempt(action, role, place)
         undo = transaction.savepoint()
-        self._close_month(action)
+        self._prepare(action)
         before = AuditEntry.objects.count()
         try:
             done = attempt(action, role, place)
@@ -189,15 +187,17 @@ class Scene:
             transaction.savepoint_rollback(undo)
             ChangeLimit.cache.clear()
 
-    def _close_month(self, action: str) -> None:
-        """Bring the month of an action that reopens it, or a line that is taken back, to where it can be."""
+    def _prepare(self, action: str) -> None:
+        """Bring what an action changes to where it can be changed: a month, a line, a tenant that Stripe invoices."""
+        if "/payment-method" in action:
+            account.change(SOMEONE, self.world.acme.tenant, issuer="stripe")
         if "payments" in action and action.endswith("/undo"):
             assignment.assign(SOMEONE, billed.LINE, billed.INVOICE)
-        month = Month(tenant=self.world.acme.tenant, year=2024, month=1)
         if action.endswith(("/reopen", "/confirm-reopening")):
+            month = Month(tenant=self.world.acme.tenant, year=2024, month=1)
             closing.close(SOMEONE, month)
-        if action.endswith("/confirm-reopening"):
-            reopening.request(SOMEONE, month, "why")
+            if action.endswith("/confirm-reopening"):
+                reopening.request(SOMEONE, month, "why")
 
     def _api(self, action: str, role: str, place: Place) -> bool:
         method, path = action.removesuffix(FOR_TENANT).split()
@@ -215,10 +215,9 @@ class Scene:
 
     def _page(self, action: str, role: str, place: Place) -> bool:
         method, path = action.split()
-        browser, address = self.pages[role], self._filled(path, place, role)
+        browser, address, before = self.pages[role], self._filled(path, place, role), AuditEntry.objects.count()
         if method == "GET":
             return browser.get(address).status_code == 200
-        before = AuditEntry.objects.count()
         browser.post(address, FORMS[action](place))
         return AuditEntry.objects.count() > before
 
@@ -413,6 +412,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/billing/": lambda place: {
         "payment_terms_days": "9", "issuer": "hearth", "currency": "USD", "mode": "postpaid",
     },
+    "POST /portal/tenants/{slug}/payment-method/": lambda place: {"action": "save"},
     "POST /portal/tenants/{slug}/credit/change/": lambda place: {"kind": "top_up", "amount": "5", "key": "payment-9"},
     "POST /portal/tenants/{slug}/credit/{identity}/decide/": lambda place: {"action": "approve"},
     "POST /portal/tenants/{slug}/credit/{identity}/reverse/": lambda place: {"reason": "a mistake", "key": "walk-2"},

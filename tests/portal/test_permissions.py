@@ -5,13 +5,17 @@ The table of docs/people.md says which changes an operator of each role may make
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 
 from tests.portal import permission_tables, permissions
 from tests.portal.fixtures import World
 from tests.portal.permissions import FOR_TENANT, OPERATORS, PUBLIC, ROLES, SUPPORT, USERS, Scene
+from tests.stripe_stand_in import server
+from tests.stripe_stand_in.server import StandIn
 
 DOCUMENTED = permission_tables.documented()
 OF_API = {action: cells for action, cells in DOCUMENTED.items() if "/portal/" not in action}
@@ -20,8 +24,16 @@ OF_PAGES = {action: cells for action, cells in DOCUMENTED.items() if "/portal/" 
 OF_OPERATORS = permission_tables.documented("people.md", "What operators may change")
 
 
+@pytest.fixture(scope="module")
+def stripe() -> Iterator[StandIn]:
+    """A stand-in of Stripe, which a tenant's payment method is saved at."""
+    with server.running() as found:
+        yield found
+
+
 @pytest.fixture
-def scene(world: World, tmp_path: Path) -> Scene:
+def scene(world: World, tmp_path: Path, stripe: StandIn, settings: LazySettings) -> Scene:
+    settings.STRIPE_API = stripe.url
     return permissions.build(world, tmp_path / "adapter")
 
 

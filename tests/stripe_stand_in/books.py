@@ -24,6 +24,9 @@ _PREFIXES = {
     "payment_intent": "pi",
     "refund": "re",
     "dispute": "du",
+    "checkout.session": "cs_test",
+    "setup_intent": "seti",
+    "payment_method": "pm",
 }
 
 
@@ -78,7 +81,62 @@ class Books:
         found = self.get("customer", identity)
         found["metadata"] |= check_metadata(params.get("metadata"))
         found.update(_named(params))
+        if method := params.get("invoice_settings", {}).get("default_payment_method"):
+            if self.get("payment_method", method)["customer"] != identity:
+                raise ApiError(400, "The customer does not have this payment method.", code="resource_missing")
+            found["invoice_settings"] = {"default_payment_method": method}
         return found
+
+    def session(self, params: Object) -> Object:
+        """Make a page on which a customer saves a payment method (docs.stripe.com/payments/save-and-reuse)."""
+        if params.get("mode") != "setup" or not params.get("currency"):
+            raise ApiError(400, "The stand-in has sessions in setup mode, which need a currency.")
+        made = self.make(
+            "checkout.session",
+            mode="setup",
+            status="open",
+            customer=self.get("customer", str(params.get("customer", "")))["id"],
+            setup_intent=self.make("setup_intent", status="requires_payment_method", payment_method=None)["id"],
+            success_url=params["success_url"],
+            metadata=check_metadata(params.get("metadata")),
+        )
+        made["url"] = f"https://checkout.stripe.invalid/c/pay/{made['id']}"
+        return made
+
+    def save_method(self, identity: str, last4: str = "4242", *, declines: bool = False) -> Object:
+        """Let the customer save a card on a session's page; ``declines``: its bank refuses every charge."""
+        session = self.get("checkout.session", identity)
+        card = {"brand": "visa", "last4": last4, "exp_month": 7, "exp_year": 2031}
+        method = self.make("payment_method", type="card", card=card, customer=session["customer"], declines=declines)
+        self.get("setup_intent", session["setup_intent"]).update(status="succeeded", payment_method=method["id"])
+        session["status"] = "complete"
+        self.emit("checkout.session.completed", session)
+        return method
+
+    def detach(self, identity: str) -> Object:
+        """Remove a payment method from its customer, also as its default."""
+        found = self.get("payment_method", identity)
+        customer, found["customer"] = self.get("customer", found["customer"]), None
+        if customer.get("invoice_settings", {}).get("default_payment_method") == identity:
+            customer["invoice_settings"] = {"default_payment_method": None}
+        self.emit("payment_method.detached", found)
+        return found
+
+    def collect(self) -> None:
+        """Let Stripe charge the open invoices that it collects by itself.
+
+        docs.stripe.com/invoicing/integration/automatic-advancement-collection
+        """
+        for found in self.of_kind("invoice", status="open", collection_method="charge_automatically"):
+            if not found["auto_advance"]:
+                continue
+            customer = self.get("customer", found["customer"])
+            method = customer.get("invoice_settings", {}).get("default_payment_method")
+            found["attempt_count"] += 1
+            if method is None or self.get("payment_method", method)["declines"]:
+                self.emit("invoice.payment_failed", found)
+            else:
+                self.pay(found["id"])
 
     def balance(self, identity: str, params: Object) -> Object:
         """Add to a customer's balance: below zero is credit (docs.stripe.com/billing/customer/balance)."""
@@ -106,6 +164,8 @@ class Books:
         method = params.get("collection_method", "charge_automatically")
         if method == "send_invoice" and "days_until_due" not in params:
             raise ApiError(400, "You must pass either due_date or days_until_due.")
+        if method == "charge_automatically" and "days_until_due" in params:
+            raise ApiError(400, "You cannot set days_until_due of an invoice that is charged automatically.")
         self._one_currency(customer, params["currency"])
         rates = [self.get("tax_rate", each) for each in _listed(params.get("default_tax_rates"))]
         made = self.make(
@@ -183,8 +243,11 @@ class Books:
             found["attempt_count"] += 1
             self.emit("invoice.payment_failed", found)
             raise ApiError(402, "Your card was declined.", type="card_error", code="card_declined", kept=True)
+        if name == "send" and found["collection_method"] != "send_invoice":
+            raise ApiError(400, "You can only manually send an invoice if its collection method is send_invoice.")
         found["status"] = after
         if name == "finalize":
+            found["auto_advance"] = params.get("auto_advance") in {"true", "True"}
             self._finalize(found)
         elif name != "send":
             found["status_transitions"][_MOMENTS[name]] = int(self.clock())
@@ -276,7 +339,8 @@ class Books:
         found["invoice_pdf"] = f"https://pay.stripe.invalid/invoice/{found['id']}/pdf"
         moment = int(self.clock())
         found["status_transitions"]["finalized_at"] = moment
-        found["due_date"] = moment + found["days_until_due"] * 86400
+        if found["collection_method"] == "send_invoice":
+            found["due_date"] = moment + found["days_until_due"] * 86400
         customer = self.get("customer", found["customer"])
         found["starting_balance"] = customer["balance"]
         used = max(-found["total"], min(0, customer["balance"])) if customer["balance"] < 0 else customer["balance"]

@@ -47,7 +47,7 @@ _METADATA = {"metadata"}
 #: What each call takes; another parameter is refused (parameter_unknown, docs.stripe.com/error-codes).
 PARAMETERS: dict[str, set[str]] = {
     "POST customers": {"name", "email", "address", "description", *_METADATA},
-    "POST customers/ID": {"name", "email", "address", "description", *_METADATA},
+    "POST customers/ID": {"name", "email", "address", "description", "invoice_settings", *_METADATA},
     "GET customers": {"limit", "starting_after", "created", "email"},
     "POST customers/ID/balance_transactions": {"amount", "currency", "description", *_METADATA},
     "GET customers/ID/balance_transactions": {"limit", "starting_after"},
@@ -64,6 +64,9 @@ PARAMETERS: dict[str, set[str]] = {
     "POST invoices/ID/mark_uncollectible": set(),
     "POST invoices/ID/pay": {"paid_out_of_band"},
     "GET invoice_payments": {"limit", "starting_after", "created", "invoice", "status", "payment"},
+    #: docs.stripe.com/payments/save-and-reuse: a session in setup mode needs a currency.
+    "POST checkout/sessions": {"mode", "customer", "currency", "success_url", "cancel_url", *_METADATA},
+    "POST payment_methods/ID/detach": set(),
     "POST credit_notes": {"invoice", "amount", "reason", *_METADATA},
 }
 

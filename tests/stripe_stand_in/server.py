@@ -112,6 +112,7 @@ class StandIn:
         if failure == "500":
             return 500, _error(broken), {"Stripe-Should-Retry": "false"}
         path = [each for each in request.path.removeprefix("/v1/").split("/") if each]
+        path = ["checkout/sessions", *path[2:]] if path[:2] == ["checkout", "sessions"] else path
         try:
             found = self._call(request.method, path, params)
         except ApiError as error:
@@ -138,6 +139,8 @@ class StandIn:
             "POST invoices": lambda: books.invoice(params),
             "DELETE invoices/ID": lambda: books.delete(identity),
             "POST credit_notes": lambda: books.credit_note(params),
+            "POST checkout/sessions": lambda: books.session(params),
+            "POST payment_methods/ID/detach": lambda: books.detach(identity),
             **{f"POST invoices/ID/{step}": partial(books.step, identity, step, params) for step in rules.STEPS},
             **{f"GET {kind}/ID": partial(books.get, name, identity) for kind, name in _KINDS.items()},
             **{f"GET {kind}": partial(_listing, books, name, params) for kind, name in _KINDS.items()},
@@ -157,6 +160,9 @@ _KINDS = {
     "credit_notes": "credit_note",
     "refunds": "refund",
     "disputes": "dispute",
+    "checkout/sessions": "checkout.session",
+    "setup_intents": "setup_intent",
+    "payment_methods": "payment_method",
 }
 
 

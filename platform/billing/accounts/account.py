@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from billing.accounts import codes
-from billing.models import BillingAccount, LedgerAccount, PriceBook, TenantPlan
+from billing.models import BillingAccount, LedgerAccount, PriceBook, StripeCustomer, TenantPlan
 from billing.models.accounts import (
     LONGEST,
     LONGEST_ADDRESS_LINE,
@@ -50,6 +50,7 @@ class Details:
     tax_rate_basis_points: int = 0
     tax_note: str = ""
     payment_terms_days: int = 30
+    charge_automatically: bool = False
     billing_emails: tuple[str, ...] = ()
 
 
@@ -141,6 +142,7 @@ def price_notice(tenant: Tenant) -> str:
 
 def erase(tenant: Tenant) -> int:
     """Empty what may be personal data; return how many accounts had some. Invoices keep what they were issued with."""
+    StripeCustomer.objects.filter(tenant_id=tenant.id).update(payment_method_id="", payment_method="")
     empty = {name: [] if isinstance(getattr(Details(), name), tuple) else "" for name in PERSONAL}
     return BillingAccount.objects.filter(tenant_id=tenant.id).exclude(**empty).update(**empty)
 
@@ -209,6 +211,12 @@ def _issuer(name: str, value: Any) -> str:
     return str(value)
 
 
+def _bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadName(name, str(value), "true or false")
+    return value
+
+
 def _lines(name: str, value: Any) -> tuple[str, ...]:
     allowed = f"at most {MOST_ADDRESS_LINES} lines of at most {LONGEST_ADDRESS_LINE} printable characters"
     if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
@@ -250,5 +258,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "tax_rate_basis_points": _number(WHOLE_BASIS_POINTS),
     "tax_note": _text,
     "payment_terms_days": _number(LONGEST_TERMS_DAYS),
+    "charge_automatically": _bool,
     "billing_emails": _emails,
 }

@@ -46,6 +46,8 @@ class BillingAccount(models.Model):
     #: Why the rate is what it is, as invoices say it.
     tax_note = models.CharField(max_length=LONGEST["tax_note"], blank=True, default="")
     payment_terms_days = models.PositiveSmallIntegerField(default=30)
+    #: Whether Stripe charges the saved payment method with each of its invoices.
+    charge_automatically = models.BooleanField(default=False, db_default=False)
     billing_emails = ArrayField(models.CharField(max_length=254), size=MOST_EMAILS, default=list, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)

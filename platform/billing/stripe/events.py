@@ -18,7 +18,7 @@ from django.utils import timezone
 from billing.errors import BadWebhook, InvoiceRefused, StripeRefused, StripeUnavailable
 from billing.models import StripeConnection, StripeEvent, StripeInvoice
 from billing.payments import failures
-from billing.stripe import connections, followups, reading, units
+from billing.stripe import connections, customers, followups, reading, units
 from billing.stripe.api import open_api
 from notifications.errors import SecretUnreadable
 from tenants.audit import Actor
@@ -116,13 +116,19 @@ def _put_off(identity: object, now: datetime, outcome: str, *, is_final: bool = 
 
 
 def _outcome(event: StripeEvent) -> str:
+    if event.type == "checkout.session.completed":
+        return customers.saved(STRIPE, event)
+    if event.type == "payment_method.detached":
+        return customers.forget(STRIPE, event)
     if event.payment_intent and not event.invoice_id:
         _name_invoice(event)
     if event.type in followups.ENDS:
         found = open_api(event.connection).get(f"{followups.ENDS[event.type]}/{event.object_id}")
         return followups.settle(STRIPE, event, found["status"])
-    if not event.invoice_id:
-        return "Recorded; it changes no invoice here."
+    return _read_invoice(event) if event.invoice_id else "Recorded; it changes no invoice here."
+
+
+def _read_invoice(event: StripeEvent) -> str:
     push = StripeInvoice.objects.filter(connection=event.connection, external_id=event.invoice_id).first()
     if push is None:
         return "Hearth has no such invoice."

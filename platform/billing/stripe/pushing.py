@@ -19,14 +19,15 @@ from django.utils import timezone
 from billing import second_person
 from billing.accounts import account
 from billing.errors import InvoiceRefused, StripeRefused, StripeUnavailable
-from billing.invoices import drafting, finalizing
+from billing.invoices import finalizing
 from billing.models import BillingAccount, BillingMonth, Invoice, StripeCustomer, StripeInvoice
 from billing.months import closing
 from billing.pricing import amounts
 from billing.reports import statements
 from billing.reports.statements import Month
-from billing.stripe import connections, exclusive, lines, reading, units
+from billing.stripe import connections, customers, exclusive, lines, reading, units
 from billing.stripe.api import Api, Object, open_api
+from billing.stripe.customers import SKEW_SECONDS, TENANT, is_of
 from tenants import audit
 from tenants.audit import Actor
 from tenants.ids import TenantId
@@ -35,9 +36,7 @@ from tenants.models import Tenant
 log = logging.getLogger(__name__)
 
 #: Names in Stripe's metadata of what is ours.
-TENANT, INVOICE, LINE = "hearth_tenant", "hearth_invoice", "hearth_line"
-#: Seconds by which clocks may differ when what an earlier try made is looked up.
-_SKEW = 300
+INVOICE, LINE = "hearth_invoice", "hearth_line"
 #: A try that has not ended after as long has died, or ended with an error that passes.
 RETRY = timedelta(minutes=5)
 MOST_AT_ONCE = 20
@@ -75,7 +74,10 @@ def begin(
         currency=content.currency,
         lines=lines.items(content, taxed_by_stripe=by_stripe),
         heading=lines.heading(content, taxed_by_stripe=by_stripe)
-        | {"rounding_cents": content.net_cents - exact.net_cents},
+        | {
+            "rounding_cents": content.net_cents - exact.net_cents,
+            "charge": customers.is_charged(month.tenant, connection),
+        },
         net_cents=content.net_cents,
         tax_cents=content.tax_cents,
         applied_cents=applied,
@@ -194,11 +196,12 @@ def _run(actor: Actor, api: Api, push: StripeInvoice) -> None:
         _credit(api, push, customer_id)
         _check_balance(api, push, customer_id)
         _require_mirror(push, tenant)
-        found = api.post(f"invoices/{found['id']}/finalize", _key(push, "finalize"), auto_advance=False)
+        # Stripe goes on by itself only where it charges; else it would also e-mail reminders.
+        found = api.post(f"invoices/{found['id']}/finalize", _key(push, "finalize"), auto_advance=_is_charged(push))
     payments = reading.payments_of(api, found)
     reading.apply(actor, push.id, found, payments)
     push.refresh_from_db()
-    if push.sent_at is None and found["status"] == "open":
+    if push.sent_at is None and found["status"] == "open" and not _is_charged(push):
         api.post(f"invoices/{found['id']}/send", _key(push, "send"))
     StripeInvoice.objects.filter(id=push.id, sent_at=None).update(sent_at=timezone.now())
 
@@ -208,26 +211,7 @@ def _key(push: StripeInvoice, step: str) -> str:
 
 
 def _customer(api: Api, push: StripeInvoice, tenant: Tenant) -> str:
-    """Return the tenant's customer, created once, with its present name and address."""
-    row, _ = StripeCustomer.objects.get_or_create(tenant_id=push.tenant_id, connection=push.connection)
-    if not row.external_id:
-        made = {"gte": int(row.created_at.timestamp()) - _SKEW}
-        known = next((each for each in api.all("customers", created=made) if _is(each, TENANT, row.tenant_id)), None)
-        key = f"hearth:{row.id}:{push.key_generation}:customer"
-        found = known or api.post("customers", key, metadata={TENANT: str(row.tenant_id)})
-        StripeCustomer.objects.filter(id=row.id, external_id="").update(external_id=found["id"])
-        row.refresh_from_db()
-    buyer = drafting.customer(tenant).party
-    address = {"line1": (*buyer.address_lines, "")[0], "line2": ", ".join(buyer.address_lines[1:])}
-    address |= {"postal_code": buyer.postcode, "city": buyer.city, "country": buyer.country}
-    api.post(
-        f"customers/{row.external_id}",
-        name=buyer.name,
-        email=buyer.email,
-        address=address,
-        metadata={"hearth_slug": tenant.slug},
-    )
-    return row.external_id
+    return customers.ensure(api, push.connection, tenant, str(push.key_generation))
 
 
 def _known(api: Api, push: StripeInvoice, customer_id: str = "") -> Object | None:
@@ -247,9 +231,9 @@ def _known(api: Api, push: StripeInvoice, customer_id: str = "") -> Object | Non
     customer_id = customer_id or (row.external_id if row else "")
     if not customer_id:
         return None
-    made = {"gte": int(push.created_at.timestamp()) - _SKEW}
+    made = {"gte": int(push.created_at.timestamp()) - SKEW_SECONDS}
     rows = api.all("invoices", customer=customer_id, created=made)
-    return next((each for each in rows if _is(each, INVOICE, push.id)), None)
+    return next((each for each in rows if is_of(each, INVOICE, push.id)), None)
 
 
 def _invoice(api: Api, push: StripeInvoice, customer_id: str) -> Object:
@@ -271,8 +255,7 @@ def _invoice(api: Api, push: StripeInvoice, customer_id: str) -> Object:
             _key(push, "invoice"),
             customer=customer_id,
             currency=push.currency.lower(),
-            collection_method="send_invoice",
-            days_until_due=push.terms_days,
+            **_collection(push),
             auto_advance=False,
             pending_invoice_items_behavior="exclude",
             description=heading["description"],
@@ -282,6 +265,17 @@ def _invoice(api: Api, push: StripeInvoice, customer_id: str) -> Object:
     StripeInvoice.objects.filter(id=push.id).update(external_id=found["id"], status=found["status"])
     push.external_id = found["id"]
     return found
+
+
+def _is_charged(push: StripeInvoice) -> bool:
+    return bool(push.heading.get("charge"))
+
+
+def _collection(push: StripeInvoice) -> dict[str, Any]:
+    """Return how Stripe collects it. One that it charges has no due date there; here it has that of the account."""
+    if _is_charged(push):
+        return {"collection_method": "charge_automatically"}
+    return {"collection_method": "send_invoice", "days_until_due": push.terms_days}
 
 
 def _check_rate(api: Api, push: StripeInvoice) -> None:
@@ -320,7 +314,7 @@ def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
     path = f"customers/{customer_id}/balance_transactions"
     given = api.all(path)
     for other in StripeInvoice.objects.filter(tenant_id=push.tenant_id, connection=push.connection).exclude(id=push.id):
-        left = sum(each["amount"] for each in given if _is(each, INVOICE, other.id))
+        left = sum(each["amount"] for each in given if is_of(each, INVOICE, other.id))
         if left and other.ended_at is not None:
             api.post(
                 path,
@@ -333,7 +327,7 @@ def _credit(api: Api, push: StripeInvoice, customer_id: str) -> None:
         elif left and other.status in {"", "draft"}:
             remedy = f"Bring that to its end, or void it: hearth stripe void {other.period}"
             raise StripeRefused(str(push), f"the credit of {other.period} is in the customer's balance", remedy)
-    if not push.applied_cents or any(_is(each, INVOICE, push.id) for each in given):
+    if not push.applied_cents or any(is_of(each, INVOICE, push.id) for each in given):
         return
     api.post(
         path,
@@ -392,7 +386,3 @@ def _require_mirror(push: StripeInvoice, tenant: Tenant) -> None:
         says, ours = (amounts.of_minor(each, push.currency) for each in (push.net_cents, net))
         reason = f"it says {says} without tax, our lines are {ours} now"
         raise StripeRefused(str(push), reason, remedy)
-
-
-def _is(found: Object, name: str, identity: object) -> bool:
-    return bool((found.get("metadata") or {}).get(name) == str(identity))

@@ -6,7 +6,7 @@ payment that Stripe names, and a void.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
@@ -108,7 +108,8 @@ def _mirror(actor: Actor, push: StripeInvoice, found: Object) -> Invoice:
         total_cents=total,
         rounding_cents=push.heading.get("rounding_cents", 0),
         issued_on=issued,
-        due_on=_day(found["due_date"]) if found.get("due_date") else issued,
+        # One that Stripe charges has no due date there.
+        due_on=_day(found["due_date"]) if found.get("due_date") else issued + timedelta(days=push.terms_days),
     )
     month = Month(tenant=tenant, year=push.year, month=push.month)
     invoice, _ = mirroring.record(actor, month, given, Invoice.Channel.STRIPE)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from portal.api import ledger, not_found, operator_tokens, reconciliation, retention, secrets
-from portal.api.billing import account, chargeback, credit, dunning, invoices, issuers, payments, reservations, stripe
+from portal.api.billing import (
+    account,
+    chargeback,
+    credit,
+    dunning,
+    invoices,
+    issuers,
+    payment_method,
+    payments,
+    reservations,
+    stripe,
+)
 from portal.api.fleet import (
     adapter_views,
     cost_views,
@@ -89,6 +100,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/approve", credit.ApproveCreditView.as_view()),
     path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/reject", credit.RejectCreditView.as_view()),
     path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
+    path("tenants/<slug:tenant>/payment-method", payment_method.PaymentMethodView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("tenants/<slug:tenant>/advice", advice.AdviceView.as_view()),
     path("tenants/<slug:tenant>/savings-statements/<str:month>", savings_statements.SavingsStatementView.as_view()),

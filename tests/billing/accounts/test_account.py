@@ -31,6 +31,7 @@ GMBH: dict[str, Any] = {
     "payment_terms_days": 14,
     "billing_emails": ("billing@acme.example", "boss@acme.example"),
     "issuer": "stripe",
+    "charge_automatically": True,
 }
 
 
@@ -127,5 +128,9 @@ def test_erasing_empties_what_may_be_personal_and_keeps_how_it_was_taxed(acme: T
     account.change(ADA, acme, **GMBH)
     assert (account.erase(acme), account.erase(acme)) == (1, 0)
     assert account.of(acme).details == Details(
-        country="DE", tax_rate_basis_points=1900, payment_terms_days=14, issuer="stripe"
+        country="DE",
+        tax_rate_basis_points=1900,
+        payment_terms_days=14,
+        issuer="stripe",
+        charge_automatically=True,
     )

@@ -77,6 +77,11 @@ def show(tenant: str, as_json: bool) -> None:
     help="prepaid: requests may only spend what the tenant's credit covers.",
 )
 @click.option("--issuer", type=click.Choice(["hearth", "stripe"]), help="Who writes the invoices.")
+@click.option(
+    "--charge-automatically/--no-charge-automatically",
+    default=None,
+    help="Whether Stripe charges its invoices to the payment method that the tenant saved.",
+)
 @click.option("--currency", help="ISO 4217, three letters. Fixed once something was charged.")
 def set_account(tenant: str, currency: str | None, mode: str | None, **given: Any) -> None:
     """Set details of the billing account of TENANT. What is not given stays; an empty text removes a detail."""
@@ -114,6 +119,7 @@ def _lines(found: Account) -> list[tuple[str, str]]:
         ("Payment terms", f"{of.payment_terms_days} days"),
         ("E-mails", ", ".join(of.billing_emails) or "none"),
         ("Invoices by", of.issuer),
+        *([("Charged", "automatically, by Stripe")] if of.charge_automatically else []),
         ("Pays", "in advance" if found.mode == "prepaid" else "afterwards"),
         ("Currency", f"{found.currency}, fixed" if found.currency_is_fixed else found.currency),
     ]

@@ -57,6 +57,9 @@ class DetailsSerializer(serializers.Serializer[Any]):
     )
     tax_note = _text("tax_note", "Why the rate is what it is; printed on invoices.")
     payment_terms_days = serializers.IntegerField(min_value=0, max_value=LONGEST_TERMS_DAYS, required=False)
+    charge_automatically = serializers.BooleanField(
+        required=False, help_text="Whether Stripe charges its invoices to the payment method that the tenant saved."
+    )
     billing_emails = serializers.ListField(
         child=serializers.CharField(max_length=254),
         max_length=MOST_EMAILS,

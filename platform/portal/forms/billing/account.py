@@ -42,6 +42,11 @@ class AccountForm(PageForm):
     payment_terms_days = whole_number("Payment within, in days", LONGEST_TERMS_DAYS, required=True)
     billing_emails = Names(label="E-mails for invoices", required=False, help_text="With commas between them.")
     issuer = choice("Invoices are written by", BillingAccount.Issuer.choices)
+    charge_automatically = forms.BooleanField(
+        label="Stripe charges invoices automatically",
+        required=False,
+        help_text="To the payment method that the tenant saved at Stripe; without one it pays on Stripe's page.",
+    )
     mode = choice(
         "Pays",
         ((POSTPAID, "afterwards"), (PREPAID, "in advance")),

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -15,8 +16,9 @@ from billing.accounts import account, balance, credits
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
 from billing.dunning import cases
-from billing.errors import BadCredit, CreditRefused
+from billing.errors import BadCredit, CreditRefused, StripeRefused, StripeUnavailable
 from billing.models import CreditRequest
+from billing.stripe import customers
 from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
 from portal.forms.billing.account import AccountForm
@@ -110,6 +112,28 @@ def reverse_credit(request: HttpRequest, principal: Principal, slug: str, identi
     return redirect("portal:billing", slug=slug)
 
 
+@form_action("portal:billing")
+@page
+def payment_method(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Lead a tenant's people to Stripe's page on which they save a payment method, or remove the saved one."""
+    tenant = _readable(request, principal, slug)
+    if principal.is_operator:
+        raise NotFound("page", request.path)
+    try:
+        if request.POST.get("action") == "remove":
+            customers.remove(principal.actor, tenant)
+            messages.success(request, "The payment method is removed, at Stripe too.")
+            return redirect("portal:billing", slug=slug)
+        back = request.build_absolute_uri(reverse("portal:billing", kwargs={"slug": slug}))
+        url = customers.begin_saving(principal.actor, tenant, back)
+    except (StripeRefused, StripeUnavailable) as error:
+        messages.error(request, f"Nothing was changed. {error}")
+        return redirect("portal:billing", slug=slug)
+    with as_tenant(TenantId(tenant.id)):
+        form = AccountForm(account=account.of(tenant))
+    return _show(request, principal, tenant, form, saving_url=url)
+
+
 @require_GET
 @page
 def credit_as_csv(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
@@ -143,16 +167,20 @@ def _show(
     tenant: Tenant,
     form: AccountForm,
     credit_form: CreditForm | None = None,
+    saving_url: str = "",
 ) -> HttpResponse:
     with as_tenant(TenantId(tenant.id)):
         found = account.of(tenant)
         has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
         late = cases.read(timezone.now(), tenant=tenant)
+        method = customers.with_method(tenant)
         available = [spending.available_pico(each) for each in spending.prepaid_balances([tenant.id])]
     credit_form = credit_form or CreditForm(tenant=tenant)
     context = {
         "account": found,
         "details": found.details,
+        "method": method,
+        "saving_url": saving_url,
         "late": late,
         "form": form,
         "balance": has,

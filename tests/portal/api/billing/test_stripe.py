@@ -309,3 +309,37 @@ def test_an_invoice_of_another_system_is_kept_by_page_and_api(acme: Tenant, oper
     other = api.post("/api/v1/invoices", body, format="json")
     assert (other.status_code, error_of(other)["code"]) == (409, "invoice_refused")
     assert Invoice.objects.get().documents.count() == 0
+
+
+def test_the_tenants_people_save_a_payment_method_and_nobody_else(
+    stripe: StandIn, closed: Tenant, operator: User
+) -> None:
+    address, page = "/api/v1/tenants/acme/payment-method", "/portal/tenants/acme/billing/"
+    users = {name: User.objects.create(username=name) for name in ("owner", "billing", "viewer", "stranger")}
+    for role in ("owner", "billing", "viewer"):
+        Membership.objects.create(user=users[role], tenant=closed, role=role)
+    Membership.objects.create(
+        user=users["stranger"], tenant=Tenant.objects.create(slug="globex", name="Globex"), role="owner"
+    )
+    for name, user, status in (
+        ("operator", operator, 403), ("viewer", users["viewer"], 403), ("stranger", users["stranger"], 404),
+    ):  # fmt: skip
+        api: Any = APIClient()
+        api.force_login(user)
+        assert api.post(address).status_code == api.delete(address).status_code == status, name
+        assert signed_in(user).post(f"{page[:-8]}payment-method/", {"action": "save"}).status_code == 404, name
+    assert stripe.books.of_kind("customer") == []
+
+    shown = signed_in(users["owner"]).post(f"{page[:-8]}payment-method/", {"action": "save"}).content.decode()
+    session = stripe.books.of_kind("checkout.session")[0]
+    assert f'href="{session["url"]}"' in shown and session["success_url"] == f"http://testserver{page}"
+    stripe.books.save_method(session["id"])
+    follow(stripe)
+    assert "visa, ends in 4242, until 07/2031" in signed_in(users["billing"]).get(page).content.decode()
+    api = APIClient()
+    api.force_login(users["billing"])
+    assert api.get(address).json()["text"] == "visa, ends in 4242, until 07/2031"
+    assert api.post(address).json()["url"].startswith("https://checkout.stripe.invalid/")
+    assert api.delete(address).status_code == 204
+    assert api.get(address).json()["text"] is None
+    assert "visa" not in signed_in(operator).get(page).content.decode()
