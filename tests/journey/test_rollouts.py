@@ -45,7 +45,7 @@ def _restored(instance: Instance) -> Iterator[None]:
 
 def _exported(instance: Instance) -> dict[str, Any]:
     done = instance.hearth("apply", "--export")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and done.stdout, done
     found: dict[str, Any] = yaml.safe_load(done.stdout)
     return found
 
@@ -207,8 +207,9 @@ def test_real_engines_are_replaced_without_a_failed_request(slots: int) -> None:
         print(f"{len(answers)} requests were answered whole; rollouts: {rollouts(instance)}")
 
 
-@pytest.mark.timeout(600)
-def test_engines_with_an_adapter_go_through_a_failed_canary_and_a_new_name(tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("vllm", marks=pytest.mark.real_engine)])
+def test_engines_with_an_adapter_go_through_a_failed_canary_and_a_new_name(tmp_path: Path, engine: str) -> None:
     adapter = f"{MODEL}:tone"
     folder = lora.write(tmp_path / "tone")
     for each in (tmp_path, *tmp_path.parents):
@@ -224,7 +225,7 @@ def test_engines_with_an_adapter_go_through_a_failed_canary_and_a_new_name(tmp_p
         assert instance.operator(f"/models/{MODEL}", {"name": "renamed"}, method="PATCH").status == 200
         found["rename"] = ended(instance, rollouts(instance)[0]["id"], 400)
 
-    with running("--engine", "simulated", "--replicas", "1", "--placeholders", "0", HEARTH_SLOTS="2") as instance:
+    with running("--engine", engine, "--replicas", "1", "--placeholders", "0", HEARTH_SLOTS="2") as instance:
         for slug in TENANTS:
             assert instance.operator(f"/tenants/{slug}", {"queue_seconds": 300}, method="PATCH").status == 200
         assert ended(instance, change(instance, options={"lora_adapters": 1}), 400)["state"] == "done"
