@@ -1,7 +1,8 @@
 """Compare what a LoRA adapter changes with the layers of its base, by the headers of their safetensors files.
 
-vLLM leaves out layers that the base does not have, without a word, and refuses others when it loads the adapter. What
-cannot be read from here is not compared.
+A base that is not in a folder of this machine is compared by its config.json, which says the sizes of usual
+architectures. vLLM leaves out layers that the base does not have, without a word, and refuses others when it loads the
+adapter. What cannot be read from here is not compared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workers.errors import ModelRefused
 from workers.model_sources import files as model_files
@@ -26,6 +28,12 @@ _CHANGED = re.compile(r"\.layers\.(\d+)\.(.+)\.lora_([AB])\.weight$")
 _MODULE = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)\.(\w+)$")
 #: Weights in these types have their module's own shape; others may be packed.
 _WHOLE = frozenset({"F32", "F16", "BF16"})
+#: Types of models whose layers are alike, with the modules that ``_modules_of`` names.
+_USUAL = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"})
+#: Those of them whose heads share out the hidden size where the configuration has no ``head_dim``.
+_HEADS_FILL_HIDDEN = frozenset({"llama", "mistral", "qwen2"})
+#: More than any model has.
+_MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +92,14 @@ def check(adapter: Tensors, where: str, base: str, base_source: str, *, token: s
     ``token`` reads the base on the hub.
     """
     layers = [int(found[1]) for name in adapter if (found := _LAYER.search(name))]
-    known = _layer_count(base_source, token)
+    configuration = _configuration(base_source, token)
+    known = _layer_count(configuration)
     if layers and known is not None and max(layers) >= known:
         raise ModelRefused(
             f"{where} changes layer {max(layers)}, and {base} has layers 0 to {known - 1}.",
             ELSEWHERE,
         )
-    modules = _modules(base_source)
+    modules = _modules(base_source) or _modules_of(configuration)
     for name, tensor in sorted(adapter.items()):
         if modules and (found := _CHANGED.search(name)):
             _compare(int(found[1]), found[2], found[3], tensor.shape, modules, where, base)
@@ -136,14 +145,47 @@ def _modules(source: str) -> _Modules:
     return found
 
 
-def _layer_count(source: str, token: str | None) -> int | None:
+def _modules_of(configuration: Mapping[str, Any]) -> _Modules:
+    """Return the shapes of the modules of a base by its configuration; none unless it says all of them."""
+    if configuration.get("model_type") not in _USUAL or configuration.get("quantization_config"):
+        return {}
+    try:
+        hidden, heads = int(configuration["hidden_size"]), int(configuration["num_attention_heads"])
+        inner, layers = int(configuration["intermediate_size"]), int(configuration["num_hidden_layers"])
+        key_heads = int(configuration.get("num_key_value_heads") or heads)
+        default = {"head_dim": hidden // heads} if configuration["model_type"] in _HEADS_FILL_HIDDEN else {}
+        size = int(configuration.get("head_dim") or default["head_dim"])
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return {}
+    shapes = {
+        "self_attn.q_proj": (heads * size, hidden),
+        "self_attn.k_proj": (key_heads * size, hidden),
+        "self_attn.v_proj": (key_heads * size, hidden),
+        "self_attn.o_proj": (hidden, heads * size),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    return {(layer, name): {shape} for layer in range(min(layers, _MOST_LAYERS)) for name, shape in shapes.items()}
+
+
+def _layer_count(configuration: Mapping[str, Any]) -> int | None:
     """Return how many layers a base has; None if that cannot be read from here, or it says it in another way."""
+    try:
+        return int(configuration["num_hidden_layers"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _configuration(source: str, token: str | None) -> Mapping[str, Any]:
+    """Return a base's config.json; nothing if it cannot be read from here."""
     folder = Path(source)
     try:
         file = folder / "config.json" if folder.is_dir() else _downloaded(source, token)
-        return None if file is None else int(json.loads(file.read_bytes())["num_hidden_layers"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        found = {} if file is None else json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _downloaded(source: str, token: str | None) -> Path | None:

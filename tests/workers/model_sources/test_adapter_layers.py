@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from catalogue.engine_options import EngineOptions
 from tests import hub, lora
 from workers.engines.driver import TINY_MODEL
 from workers.errors import ModelRefused
-from workers.model_sources import adapter_files
+from workers.model_sources import adapter_files, adapter_layers
 from workers.model_sources import files as model_files
 
 OPTIONS = EngineOptions(lora_adapters=2, lora_rank=16)
@@ -72,6 +73,41 @@ def test_layers_are_compared_with_a_base_on_the_hub(tmp_path: Path, monkeypatch:
         check(str(lora.write(tmp_path / "tone")), hub.MODEL)
         with pytest.raises(ModelRefused, match="changes layer 4, and chat has layers 0 to 3"):
             check(str(lora.write(tmp_path / "deep", layers=5)), hub.MODEL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"outputs": {"qq_proj": 128}},
+            "changes 'self_attn.qq_proj', and the layers of chat have down_proj, gate_proj,",
+        ),
+        ({"width": 4096}, "changes 'self_attn.q_proj' of layer 0 with 4096 inputs, and that of chat has 128."),
+        (
+            {"outputs": {"v_proj": 1024}},
+            "changes 'self_attn.v_proj' of layer 0 with 1024 outputs, and that of chat has 64.",
+        ),
+    ],
+)
+def test_sizes_are_compared_with_the_configuration_of_a_base_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with hub.running(TINY_MODEL) as known:
+        monkeypatch.setenv("HF_ENDPOINT", known.url)
+        with pytest.raises(ModelRefused) as refused:
+            check(str(lora.write(tmp_path / "tone", **changes)), hub.MODEL)
+    assert said in str(refused.value)
+
+
+def test_the_sizes_that_a_configuration_says_are_those_of_the_weights() -> None:
+    configuration = json.loads((TINY_MODEL / "config.json").read_bytes())
+    by_header = {key: shapes for key, shapes in adapter_layers._modules(str(TINY_MODEL)).items() if shapes}
+    assert adapter_layers._modules_of(configuration) == by_header
+    assert adapter_layers._modules_of(configuration | {"head_dim": None})[0, "self_attn.q_proj"] == {(128, 128)}
+    for change in ({"model_type": "novel"}, {"hidden_size": "wide"}, {"num_attention_heads": 0, "head_dim": None}):
+        assert adapter_layers._modules_of(configuration | change) == {}
+    assert adapter_layers._modules_of(configuration | {"model_type": "qwen3", "head_dim": None}) == {}
 
 
 def test_a_base_whose_weights_are_packed_is_compared_by_names_alone(tmp_path: Path) -> None:
