@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -14,24 +18,28 @@ from uuid import uuid4
 import pytest
 
 from tests.journey.conftest import running
-from tests.journey.instance import MODEL, Instance, wait_for
+from tests.journey.instance import MODEL, Instance, Reply, wait_for
+from workers.engines.driver import TINY_MODEL
 
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine, pytest.mark.long, pytest.mark.timeout(1200)]
 
 NO_CACHE = {"cache-control": "no-store"}
 #: Long enough for whole blocks of the prefix cache.
 PREFIX = "Modules have names. Classes have methods. " * 40
+THINKER = "thinker"
+END_OF_REASONING = "</think>"
+LAST_TOKEN = 3071
 
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Instance]:
-    """An instance with one real vLLM replica, which this test starts and stops."""
-    with running("--engine", "vllm", "--replicas", "1", "--placeholders", "0") as found:
+    """An instance with one real vLLM replica, which this test starts and stops, and room for a second one."""
+    with running("--engine", "vllm", "--replicas", "1", "--placeholders", "0", HEARTH_SLOTS="2") as found:
         yield found
 
 
-def scale(instance: Instance, replicas: int) -> None:
-    answer = instance.operator(f"/fleet/deployments/{MODEL}/scale", {"replicas": replicas})
+def scale(instance: Instance, replicas: int, model: str = MODEL) -> None:
+    answer = instance.operator(f"/fleet/deployments/{model}/scale", {"replicas": replicas})
     assert answer.status == 200, answer
 
 
@@ -49,8 +57,8 @@ def stopped(instance: Instance) -> dict[str, Any]:
     return wait_for(lambda: found[0] if len(found := boots(instance)) > before else None, "its end", seconds=300)
 
 
-def stream(instance: Instance, **fields: Any) -> None:
-    """Read a stream to its end."""
+def stream(instance: Instance, **fields: Any) -> str:
+    """Read a stream to its end, and return the request's id."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": f"{uuid4()} Go on."}], "stream": True, **fields}
     base = urlsplit(instance.api_base)
     link = http.client.HTTPConnection(str(base.hostname), base.port, timeout=120)
@@ -60,6 +68,7 @@ def stream(instance: Instance, **fields: Any) -> None:
     assert answer.status == 200
     answer.read()
     link.close()
+    return str(answer.headers["x-request-id"])
 
 
 def cut(instance: Instance) -> None:
@@ -120,3 +129,85 @@ def test_streams_that_clients_leave_are_within_what_the_engine_counted(alone: In
     assert found["used_tokens"] + found["cut_tokens"] <= found["counted_tokens"], found
     assert 0 <= found["unattributed_tokens"] <= found["allowed_tokens"], found
     assert found["used_tokens"] > 0, found
+
+
+def thinking_model(folder: Path) -> Path:
+    """Write the tiny model with a tokenizer whose last token, which it hardly ever writes, ends reasoning."""
+    shutil.copytree(TINY_MODEL, folder)
+    for each in (folder, *folder.parents):
+        if each.owner() == folder.owner():
+            each.chmod(each.stat().st_mode | 0o011)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    last = max(vocabulary, key=vocabulary.__getitem__)
+    vocabulary[END_OF_REASONING] = vocabulary.pop(last)
+    tokenizer["model"]["merges"] = [pair for pair in tokenizer["model"]["merges"] if "".join(pair) != last]
+    file.write_text(json.dumps(tokenizer))
+    return folder
+
+
+def reasoned(instance: Instance, **fields: Any) -> tuple[int, int]:
+    """Return the reasoning tokens and all tokens of an answer, about which its usage row and its engine agree."""
+    answer = instance.chat("acme", f"{uuid4()} Think.", model=THINKER, headers=NO_CACHE, **fields)
+    assert answer.status == 200, answer
+    reported = answer.json()["usage"]
+    row = instance.usage("acme", answer.headers["x-request-id"])
+    assert row["completion_tokens"] == reported["completion_tokens"], row
+    assert row["reasoning_tokens"] == reported["completion_tokens_details"]["reasoning_tokens"], row
+    return row["reasoning_tokens"], row["completion_tokens"]
+
+
+def retried(instance: Instance) -> tuple[str, list[Reply]]:
+    """Kill one of two engines while both work; return its replica and the answers to all requests, whole ones."""
+    long = {"model": THINKER, "max_tokens": 400, "ignore_eos": True}
+    with ThreadPoolExecutor(8) as pool:
+        sent = [pool.submit(instance.chat, "globex", f"{uuid4()} Count.", headers=NO_CACHE, **long) for _ in range(8)]
+        engines = instance.engines()
+        assert len(engines) == 2, engines
+        wait_for(
+            lambda: all(each.counter("vllm:num_requests_running") for each in engines), "work for both", seconds=60
+        )
+        os.kill(engines[0].pid, signal.SIGKILL)
+        answers = [each.result() for each in sent]
+    assert {each.status for each in answers} == {200}, answers
+    return engines[0].replica_id, answers
+
+
+def test_retries_and_reasoning_are_in_usage_as_the_engines_counted_them(alone: Instance, tmp_path: Path) -> None:
+    source = thinking_model(tmp_path / "thinker")
+    scale(alone, 0)
+    options = ("--replicas", "2", "--engine-args=--reasoning-parser step3")
+    done = alone.hearth("deploy", THINKER, "--source", str(source), *options)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+    def ready() -> bool:
+        deployments: list[dict[str, Any]] = alone.operator("/fleet").json()["deployments"]
+        found = next(each for each in deployments if each["name"] == THINKER)
+        return [each["state"] for each in found["replicas"]] == ["ready"] * 2
+
+    wait_for(ready, "two replicas", seconds=400)
+    wait_for(lambda: alone.chat("acme", "Hello.", model=THINKER).status == 200, "an answer", seconds=30)
+    thoughts, completion = reasoned(alone, max_tokens=20, ignore_eos=True)
+    assert thoughts == completion == 20
+    streamed = alone.usage("globex", stream(alone, model=THINKER, max_tokens=20, ignore_eos=True))
+    assert (streamed["reasoning_tokens"], streamed["completion_tokens"]) == (20, 20), streamed
+    assert reasoned(alone, max_tokens=20, logit_bias={str(LAST_TOKEN): 100}) == (0, 20)
+
+    killed, answers = retried(alone)
+    scale(alone, 0, THINKER)
+    found = wait_for(lambda: ended if len(ended := _of_thinker(alone)) >= 2 else None, "their ends", seconds=300)
+    (broken,) = (each for each in found if each["replica_id"] == killed and each["end"] == "killed")
+    (whole,) = (each for each in found if each["replica_id"] != killed)
+    assert (whole["state"], whole["end"]) == ("equal", "orderly"), whole
+    assert whole["used_tokens"] == whole["counted_tokens"] > 0
+    assert set(whole["by_purpose"]) == {"tenant", "canary"}
+    assert broken["state"] in {"bounded", "lost", "equal"}, broken
+    assert broken["gap_tokens"] == 0
+    assert "retry" in broken["by_purpose"]
+    assert 1 <= broken["cut_requests"] < len(answers), broken
+
+
+def _of_thinker(instance: Instance) -> list[dict[str, Any]]:
+    """Return the engines of the thinking model that have ended and served requests."""
+    return [each for each in boots(instance) if each["model"] == THINKER and each["by_purpose"]]
