@@ -14,7 +14,7 @@ from tests.hearth.cli import fresh_commands
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_command_begins_in_a_process_of_its_own(tmp_path: Path) -> None:
     nowhere = {
         "DATABASE_URL": "postgresql://hearth_app@127.0.0.1:1/hearth",
@@ -27,7 +27,7 @@ def test_every_command_begins_in_a_process_of_its_own(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=800,
+        timeout=1700,
         check=False,
     )
     assert done.returncode == 0, done.stderr
