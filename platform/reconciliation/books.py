@@ -6,6 +6,7 @@ are left out: each tenant closed them before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -36,6 +37,7 @@ _ROLLUPS = """
     FROM billing_usagerollup WHERE starts_at >= %s AND starts_at < %s GROUP BY tenant_id
 """
 
+log = logging.getLogger(__name__)
 
 #: The books that are compared here.
 _BOOKS = (BookGap.Book.LEDGER, BookGap.Book.ROLLUPS, BookGap.Book.DAYS)
@@ -87,13 +89,25 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
         posted = {(tenant, currency): int(pico) for tenant, currency, pico in cursor.fetchall()}
         cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
         rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}
-        fine, daily = daily_rollups.compared(month.begin, month.next.begin)
+        folded = daily_rollups.compared(month.begin, month.next.begin)
     keys = usage.keys() | posted.keys()
     tenants = {tenant for tenant, _ in usage} | rollups.keys()
     gaps = [*_ledger_gaps(month, usage, posted), *_rollup_gaps(month, _by_tenant(usage), rollups)]
-    if differing := list(_rollup_gaps(month, fine, daily, "daily roll-ups")):
-        daily_rollups.forget(month.begin, month.next.begin)
-    return len(keys) + len(tenants) + len(fine.keys() | daily.keys()), [*gaps, *differing]
+    differing = _folded_gaps(month, folded)
+    if differing:
+        daily_rollups.forget(month.begin, month.next.begin)  # they are folded again within minutes
+    sums = sum(len(fine.keys() | found.keys()) for fine, found in folded.values())
+    return len(keys) + len(tenants) + sums, [*gaps, *differing]
+
+
+def _folded_gaps(month: Month, folded: Mapping[str, tuple[daily_rollups.Sums, daily_rollups.Sums]]) -> list[BookGap]:
+    """Return a gap for each tenant of which a table of days or half-hours differs from the roll-ups, and for all."""
+    gaps: dict[UUID, BookGap] = {}
+    for table, (fine, found) in folded.items():
+        for gap in _rollup_gaps(month, fine, found, "daily roll-ups"):
+            log.error("%s differs from its roll-ups in %s, of tenant %s", table, month, gap.tenant_id)
+            gaps.setdefault(gap.tenant_id, gap)
+    return list(gaps.values())
 
 
 _Usage = dict[tuple[UUID, str], tuple[int, int]]

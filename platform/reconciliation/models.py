@@ -49,7 +49,8 @@ class BootResult(models.Model):
 class BookGap(models.Model):
     """A tenant's month in which the ledger, or the roll-ups, do not equal the usage rows. Gone once they do.
 
-    Or one whose daily roll-ups do not equal its roll-ups, which ``usage_pico`` has then.
+    Or one whose daily or half-hourly roll-ups do not equal its roll-ups, which ``usage_pico`` has then; those of all
+    tenants together have the tenant id 0.
 
     Or one whose frozen lines do not equal the postings on its statement: then ``usage_pico`` is what these sum to, and
     the month is in the tenant's time zone. Or one whose invoice differs from the ledger or its closed month.

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from billing.ledger import daily_rollups
 from billing.models import BootUsage
 from reconciliation import boots
 from reconciliation.models import BookGap, BootResult, Comparison
@@ -107,6 +108,7 @@ def books() -> tuple[Book, ...]:
     """Return the tenants' months that differ."""
     found = list(BookGap.objects.order_by("month", "tenant_id", "book", "currency"))
     slugs = dict(Tenant.objects.filter(id__in={each.tenant_id for each in found}).values_list("id", "slug"))
+    slugs[daily_rollups.ALL] = "all tenants"
     return tuple(_book(each, slugs.get(each.tenant_id, "")) for each in found)
 
 

@@ -19,6 +19,7 @@ until it is folded again. Money is never decided by daily roll-ups.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -79,18 +80,43 @@ _OF_HALF_HOURS = ("billing_halfhourlytenantrollup", "billing_halfhourlyplatformr
 #: Held while tables are written: a day and half an hour of it are never written at once.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('daily_rollups'))"
 _COMPARED = "sum(amount_pico), sum(prompt_tokens + cached_prompt_tokens + completion_tokens)"
+#: Tables by whether they have every half-hour, and by the column that says whose a row is.
+_COMPARED_TABLES = (
+    ("billing_dailyrollup", "day", "tenant_id"),
+    ("billing_dailytenantrollup", "day", "tenant_id"),
+    ("billing_dailyplatformrollup", "day", "%(all)s::uuid"),
+    ("billing_halfhourlytenantrollup", "part", "tenant_id"),
+    ("billing_halfhourlyplatformrollup", "part", "%(all)s::uuid"),
+)
+
+
+def _sums(name: str, span: str, table: str, whose: str) -> str:
+    """Return SQL for the sums of a table within the spans of a CTE, by whose they are."""
+    return f"""
+        SELECT '{name}', whose, {_COMPARED}
+        FROM (SELECT *, {whose} AS whose FROM {span} JOIN {table} ON starts_at >= begin AND starts_at < behind) AS found
+        GROUP BY whose
+    """
+
+
 _BOTH = f"""
     WITH day AS (
-        SELECT starts_at AS begin FROM billing_foldedday
-        WHERE folded_at IS NOT NULL AND starts_at >= %s AND starts_at < %s
-    )
-    SELECT tenant_id, 'fine', {_COMPARED} FROM day JOIN billing_usagerollup
-        ON starts_at >= begin AND starts_at < begin + interval '24 hours' GROUP BY tenant_id
-    UNION ALL
-    SELECT tenant_id, 'daily', {_COMPARED} FROM day JOIN billing_dailyrollup ON starts_at = begin GROUP BY tenant_id
-"""
+        SELECT starts_at AS begin, starts_at + interval '24 hours' AS behind FROM billing_foldedday
+        WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at < %(end)s
+    ), half AS (
+        SELECT starts_at AS begin, starts_at + interval '30 minutes' AS behind FROM billing_foldedhalfhour
+        WHERE folded_at IS NOT NULL AND starts_at >= %(begin)s AND starts_at < %(end)s
+            AND date_bin('24 hours', starts_at, '2000-01-01 00:00+00') NOT IN (SELECT begin FROM day)
+    ), part AS (SELECT * FROM day UNION ALL SELECT * FROM half)
+""" + " UNION ALL ".join(
+    [_sums(span, span, "billing_usagerollup", "tenant_id") for span in ("day", "half")]
+    + [_sums(table, span, table, whose) for table, span, whose in _COMPARED_TABLES]
+)
+#: Stands for all tenants together.
+ALL = UUID(int=0)
 #: Of a tenant: money in pico-dollars, and tokens.
 Compared = tuple[int, int]
+Sums = Mapping[UUID, Compared]
 
 
 def day_of(moment: datetime) -> datetime:
@@ -204,16 +230,36 @@ def _complete() -> QuerySet[FoldedDay]:
     return FoldedDay.objects.filter(folded_at__isnull=False, is_summed=True)
 
 
-def compared(begin: datetime, end: datetime) -> tuple[Mapping[UUID, Compared], Mapping[UUID, Compared]]:
-    """Return each tenant's sums over the folded days of a period: of its roll-ups, and of its daily ones."""
-    found: dict[str, dict[UUID, Compared]] = {"fine": {}, "daily": {}}
+def compared(begin: datetime, end: datetime) -> Mapping[str, tuple[Sums, Sums]]:
+    """Return by table each tenant's sums over what is folded of a period: what its roll-ups have, and what it has.
+
+    Tables of all tenants have one sum, of :data:`ALL`.
+    """
+    found: dict[str, dict[UUID, Compared]] = defaultdict(dict)
     with connection.cursor() as cursor:
-        cursor.execute(_BOTH, [begin, end])
-        for tenant_id, which, pico, tokens in cursor.fetchall():
-            found[which][tenant_id] = int(pico), int(tokens)
-    return found["fine"], found["daily"]
+        cursor.execute(_BOTH, {"begin": begin, "end": end, "all": ALL})
+        for which, whose, pico, tokens in cursor.fetchall():
+            found[which][whose] = int(pico), int(tokens)
+    fine = {"day": found["day"], "part": _added(found["day"], found["half"])}
+    return {
+        table: (fine[span] if whose == "tenant_id" else _together(fine[span]), found[table])
+        for table, span, whose in _COMPARED_TABLES
+    }
+
+
+def _added(first: Sums, second: Sums) -> Sums:
+    total: dict[UUID, Compared] = dict(first)
+    for each, (pico, tokens) in second.items():
+        before = total.get(each, (0, 0))
+        total[each] = before[0] + pico, before[1] + tokens
+    return total
+
+
+def _together(sums: Sums) -> Sums:
+    return {ALL: (sum(pico for pico, _ in sums.values()), sum(tokens for _, tokens in sums.values()))} if sums else {}
 
 
 def forget(begin: datetime, end: datetime) -> None:
-    """Have the days of a period folded again."""
+    """Have the days and half-hours of a period folded again."""
     FoldedDay.objects.filter(starts_at__gte=begin, starts_at__lt=end).delete()
+    FoldedHalfHour.objects.filter(starts_at__gte=begin, starts_at__lt=end).delete()

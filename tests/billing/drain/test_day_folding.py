@@ -28,7 +28,7 @@ from billing.models import (
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import breakdown, latency, savings, usage
 from portal.reporting.periods import Period
-from reconciliation import books
+from reconciliation import books, report
 from reconciliation.models import BookGap
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId, new_id
@@ -225,4 +225,35 @@ def test_a_day_that_differs_is_a_gap_and_is_folded_again(rows: list[UsageRow]) -
     assert not FoldedDay.objects.exists()
     assert day_folding.fold(NOW) == DAYS
     books.compare(NOW, START)
+    assert not gaps.exists()
+
+
+def test_every_table_of_days_and_half_hours_is_compared(rows: list[UsageRow]) -> None:
+    now = START + 3 * DAY + timedelta(hours=2)
+    assert (day_folding.fold(now), day_folding.fold_half_hours(now)) == (2, 51)
+    end = START + DAYS * DAY
+    tables: dict[str, Any] = {
+        "billing_dailyrollup": DailyRollup,
+        "billing_dailytenantrollup": DailyTenantRollup,
+        "billing_dailyplatformrollup": DailyPlatformRollup,
+        "billing_halfhourlytenantrollup": HalfHourlyTenantRollup,
+        "billing_halfhourlyplatformrollup": HalfHourlyPlatformRollup,
+    }
+    before = daily_rollups.compared(START, end)
+    assert before.keys() == tables.keys()
+    for fine, found in before.values():
+        assert fine and fine == found
+    for model in tables.values():
+        changed = model.objects.order_by("starts_at").last()
+        model.objects.filter(id=changed.id).update(completion_tokens=changed.completion_tokens + 1)
+    after = daily_rollups.compared(START, end)
+    for table, (fine, found) in after.items():
+        assert fine == before[table][0]
+        assert sum(tokens - fine[whose][1] for whose, (_, tokens) in found.items()) == 1, table
+    books.compare(now, START)
+    gaps = BookGap.objects.filter(book=BookGap.Book.DAYS)
+    assert daily_rollups.ALL in gaps.values_list("tenant_id", flat=True)
+    assert "all tenants" in {each.tenant for each in report.books()}
+    assert (day_folding.fold(now), day_folding.fold_half_hours(now)) == (2, 51)
+    books.compare(now, START)
     assert not gaps.exists()

@@ -39,8 +39,8 @@ def reconcile(
 ) -> None:
     """Compare the counters of each engine process with the usage of its requests, and usage with the books.
 
-    The books are the ledger, the roll-ups, daily roll-ups, which must equal the roll-ups, and the frozen lines of
-    closed months, which must equal the ledger.
+    The books are the ledger, the roll-ups, those of days and half-hours, which must equal the roll-ups and are made
+    again where they do not, and the frozen lines of closed months, which must equal the ledger.
 
     Exit status 1 if a token or an amount is missing or too many: it says where, and which requests to look at.
     docs/operations/usage.md, section "Proof from the engines", explains the results.
