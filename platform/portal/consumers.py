@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import abstractmethod
 from typing import Any
 from urllib.parse import parse_qs
 
 from asgiref.sync import sync_to_async
-from channels.auth import get_user
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import close_old_connections
 from redis.exceptions import RedisError
@@ -20,14 +18,13 @@ from portal.access.principal import Principal, principal_of_user, tenant_for
 from portal.errors import BadQuery
 from portal.live import feed, topics
 from portal.live.topics import Topic
+from portal.live.viewers import OPEN_PAGES, Viewer
 from portal.pages.base import ZONE_COOKIE
 from portal.reporting import periods
 from tenants.errors import NotFound
 from tenants.identity import operator_sign_in
 from tenants.models import User
 
-#: How long a socket can outlive its session or the rights: both are checked this often.
-RECHECK_SECONDS = 15.0
 #: WebSocket close codes (RFC 6455 leaves 4000-4999 to applications).
 SIGNED_OUT = 4401
 TRY_AGAIN = 1013
@@ -45,7 +42,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
     async def connect(self) -> None:
         """Accept who may see the page; refuse all others before the handshake ends (HTTP 403)."""
         self._feed: feed.Feed | None = None
-        self._checker: asyncio.Task[None] | None = None
+        self._viewer: Viewer | None = None
         topic = await sync_to_async(self._allowed)(self.scope["user"])
         if topic is None:
             await self.close()
@@ -62,12 +59,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
             await self.send(text_data=html)
         self._feed = feed.of(topic)
         self._feed.join()
-        self._checker = asyncio.create_task(self._check())
+        self._viewer = Viewer(
+            session_key=self.scope["session"].session_key, tenant_id=topic.tenant_id, end=self._sign_out
+        )
+        OPEN_PAGES.join(self._viewer)
 
     async def disconnect(self, code: int) -> None:
         """Stop following."""
-        if self._checker is not None:
-            self._checker.cancel()
+        if self._viewer is not None:
+            OPEN_PAGES.leave(self._viewer)
         if self._feed is not None:
             self._feed.leave()
             await self.channel_layer.group_discard(feed.group(self._feed.topic), self.channel_name)
@@ -76,13 +76,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         """Pass on what one process has read for all viewers (``portal.live.feed``)."""
         await self.send(text_data=message["html"])
 
-    async def _check(self) -> None:
-        """Close when the session has ended or the rights are gone."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            if await sync_to_async(self._allowed)(await get_user(self.scope)) is None:
-                await self.close(code=SIGNED_OUT)
-                return
+    async def _sign_out(self) -> None:
+        await self.close(code=SIGNED_OUT)
 
     def _allowed(self, user: Any) -> Topic | None:
         close_old_connections()

@@ -7,6 +7,7 @@ second factor, kept sealed. Each use is in the audit log as ``break_glass.used``
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from allauth.mfa.models import Authenticator
@@ -52,12 +53,17 @@ def is_break_glass(user: User) -> bool:
 
 def must_use_provider(user: User) -> bool:
     """Return whether this operator may not sign in with a password or a passkey."""
-    if not user.is_staff:
-        return False
-    found = rules()
-    if not found.provider_only or found.break_glass_id == user.pk:
-        return False
-    return not hasattr(user, "provider_member") and operators.has_provider()
+    return bool(must_use_provider_among([user]))
+
+
+def must_use_provider_among(users: Iterable[User]) -> set[int]:
+    """Return the ids of those who may not. Reads nothing of each user whose ``provider_member`` was selected."""
+    staff = [user for user in users if user.is_staff]
+    found = rules() if staff else OperatorSignIn()
+    if not found.provider_only:
+        return set()
+    without = {user.pk for user in staff if user.pk != found.break_glass_id and not hasattr(user, "provider_member")}
+    return without if without and operators.has_provider() else set()
 
 
 @transaction.atomic

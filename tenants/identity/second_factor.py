@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from tenants import audit
 from tenants.audit import Actor
@@ -22,9 +24,18 @@ def is_required_of(user: User) -> bool:
 
     Whoever signs in through a provider has the second factor of that provider.
     """
-    of_tenant = Q(tenant__memberships__user=user) & ~Q(tenant__state=Tenant.State.ARCHIVED)
-    rules = SecondFactorRule.objects.filter(Q(tenant=None) if user.is_staff else of_tenant)
-    return rules.exists() and not hasattr(user, "provider_member")
+    return bool(required_among([user]))
+
+
+def required_among(users: Iterable[User]) -> set[int]:
+    """Return the ids of those of whom it is required (one query)."""
+    found = User.objects.filter(pk__in=[user.pk for user in users], provider_member=None)
+    of_operators = SecondFactorRule.objects.filter(tenant=None)
+    of_tenants = SecondFactorRule.objects.filter(tenant__memberships__user=OuterRef("pk")).exclude(
+        tenant__state=Tenant.State.ARCHIVED
+    )
+    required = Q(Exists(of_operators), is_staff=True) | Q(Exists(of_tenants), is_staff=False)
+    return set(found.filter(required).values_list("pk", flat=True))
 
 
 @transaction.atomic

@@ -5,7 +5,7 @@ A tenant that a principal may not see is reported as NotFound, never as forbidde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -129,6 +129,20 @@ class Principal:
 
 def principal_of_user(user: User) -> Principal:
     """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
+    return principals_of_users([user])[user.pk]
+
+
+def principals_of_users(users: Collection[User]) -> dict[int, Principal]:
+    """Return the principals of users by the users' ids (one query)."""
+    memberships: dict[int, list[Membership]] = {user.pk: [] for user in users if not user.is_staff}
+    if memberships:
+        rows = Membership.objects.filter(user__in=memberships).exclude(tenant__state=Tenant.State.ARCHIVED)
+        for each in rows:
+            memberships[each.user_id].append(each)
+    return {user.pk: _principal(user, memberships.get(user.pk, [])) for user in users}
+
+
+def _principal(user: User, memberships: Sequence[Membership]) -> Principal:
     actor = Actor(kind="user", name=user.get_username(), user=user)
     if user.is_staff:
         return Principal(
@@ -142,7 +156,6 @@ def principal_of_user(user: User) -> Principal:
             user=user,
             operator_role=user.operator_role,
         )
-    memberships = list(Membership.objects.filter(user=user).exclude(tenant__state=Tenant.State.ARCHIVED))
     roles: Mapping[UUID, str] = {each.tenant_id: each.role for each in memberships}
     return Principal(
         kind="member",

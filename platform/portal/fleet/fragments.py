@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.template.loader import render_to_string
+from django.utils.safestring import SafeString, mark_safe
 
 from workers.fleet.status.inventory import Fleet
+
+_SWAP = ' hx-swap-oob="true"'
+
+
+def within(parts: Mapping[str, str]) -> dict[str, SafeString]:
+    """Return parts as they stand within ``parts/fleet.html``, which is made of them."""
+    return {name: mark_safe(html.replace(_SWAP, "", 1)) for name, html in parts.items()}
 
 
 def fleet_fragments(fleet: Fleet) -> dict[str, str]:

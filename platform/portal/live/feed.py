@@ -27,6 +27,8 @@ LEASE_SECONDS = 3.0
 KEPT_SECONDS = 60
 #: After an error of PostgreSQL or Redis.
 RETRY_SECONDS = 5.0
+#: After a reading the process rests for at least so many times the processor time that it took.
+RESTS = 3
 #: The type of a message of the channel layer: Channels calls the consumer's method of that name.
 CHANGED = "changed"
 
@@ -58,26 +60,33 @@ class Feed:
             self._task = asyncio.create_task(self._run())
 
     def leave(self) -> None:
-        """Count a viewer less; the last one ends the reading."""
+        """Count a viewer less. Without viewers the next turn is the end.
+
+        The task is not cancelled: asgiref may lose the cancellation of a turn that runs in its thread, and the task
+        would go on, with the lease, for nobody.
+        """
         self.viewers -= 1
-        if not self.viewers and self._task is not None:
-            self._task.cancel()
-            self._task = None
-            _feeds.pop(self.topic.name, None)
 
     async def _run(self) -> None:
         layer = get_channel_layer()
-        while True:
+        while self.viewers:
             started = time.monotonic()
             try:
-                html = await sync_to_async(self._turn)()
+                html, spent = await sync_to_async(self._timed_turn)()
                 if html:
                     await layer.group_send(group(self.topic), {"type": CHANGED, "html": html})
-                pause = self.topic.seconds
+                pause = max(self.topic.seconds, (1 + RESTS) * spent)
             except (DatabaseError, RedisError, OSError) as error:
                 log.warning("cannot read what the live page %s shows: %s", self.topic.name, error)
                 self._shown, pause = None, RETRY_SECONDS
             await asyncio.sleep(max(pause - (time.monotonic() - started), pause / 2))
+        _feeds.pop(self.topic.name, None)
+
+    def _timed_turn(self) -> tuple[str, float]:
+        """Return the HTML to send, and the processor time of the reading in seconds."""
+        began = time.thread_time()
+        html = self._turn()
+        return html, time.thread_time() - began
 
     def _turn(self) -> str:
         """Read the topic if this process has the lease. Returns the HTML to send; empty if there is none."""

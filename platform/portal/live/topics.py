@@ -9,10 +9,11 @@ from typing import Any
 from django.template.loader import render_to_string
 from django.utils import timezone
 
-from portal.fleet.fragments import fleet_fragments
+from portal.fleet.fragments import fleet_fragments, within
 from portal.pages.usage import home_figures, overview_figures
 from portal.reporting import periods
 from portal.reporting.periods import Period
+from tenants.ids import TenantId
 from tenants.models import Tenant
 from workers.fleet.status import inventory
 
@@ -41,12 +42,15 @@ class Topic:
     name: str
     seconds: float
     read: Callable[[], Shown]
+    #: None: for operators only.
+    tenant_id: TenantId | None = None
 
 
 def _read_fleet() -> Shown:
     fleet = inventory.read()
-    whole = render_to_string("portal/parts/fleet.html", {"fleet": fleet, "swap": True})
-    return Shown(whole=whole, parts=fleet_fragments(fleet))
+    parts = fleet_fragments(fleet)
+    context = {"fleet": fleet, "parts": within(parts), "swap": True}
+    return Shown(whole=render_to_string("portal/parts/fleet.html", context), parts=parts)
 
 
 FLEET = Topic(name="fleet", seconds=1.0, read=_read_fleet)
@@ -64,7 +68,7 @@ def usage_of_all(preset: str, zone: str, base_url: str) -> Topic:
     def read() -> Shown:
         return _figures("overview", overview_figures(period_at(preset, zone), base_url))
 
-    return _usage("all", preset, zone, read)
+    return _usage("all", preset, zone, read, None)
 
 
 def usage_of_tenant(tenant: Tenant, preset: str, zone: str) -> Topic:
@@ -74,7 +78,7 @@ def usage_of_tenant(tenant: Tenant, preset: str, zone: str) -> Topic:
     def read() -> Shown:
         return _figures("home", home_figures(tenant, period_at(preset, zone)))
 
-    return _usage(tenant.id.hex, preset, zone, read)
+    return _usage(tenant.id.hex, preset, zone, read, TenantId(tenant.id))
 
 
 def period_at(preset: str, zone: str) -> Period:
@@ -82,10 +86,10 @@ def period_at(preset: str, zone: str) -> Period:
     return periods.parse({"period": preset}, timezone.now(), periods.DEFAULT_PRESET, periods.zone_named(zone))
 
 
-def _usage(whose: str, preset: str, zone: str, read: Callable[[], Shown]) -> Topic:
+def _usage(whose: str, preset: str, zone: str, read: Callable[[], Shown], tenant_id: TenantId | None) -> Topic:
     place = (periods.zone_named(zone) or periods.UTC_ZONE).key.replace("/", ".").replace("+", "_")
     seconds = SHORT_SECONDS if preset in SHORT_PRESETS else LONG_SECONDS
-    return Topic(name=f"usage.{whose}.{preset}.{place}", seconds=seconds, read=read)
+    return Topic(name=f"usage.{whose}.{preset}.{place}", seconds=seconds, read=read, tenant_id=tenant_id)
 
 
 def _figures(page: str, context: dict[str, Any]) -> Shown:

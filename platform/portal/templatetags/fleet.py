@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django import template
 from django.template.defaultfilters import filesizeformat
 
@@ -24,6 +26,12 @@ STARTS = {
 }
 #: The direction of each scale decision.
 ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "failover": "⇥", "failback": "⇤", "release": "◁"}
+
+
+@register.simple_tag(takes_context=True)
+def part(context: Mapping[str, Mapping[str, str]], kind: str, name: object = "") -> str:
+    """Return a part of the fleet that was rendered before (``portal.fleet.fragments``)."""
+    return context["parts"][f"{kind}{name}"]
 
 
 @register.filter

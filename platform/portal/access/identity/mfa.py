@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from uuid import UUID
 
 from allauth.mfa.adapter import DefaultMFAAdapter
@@ -61,7 +62,16 @@ def has_factor(user: User) -> bool:
 
 def is_missing(user: User) -> bool:
     """Return whether somebody must set a second factor before anything else."""
-    return second_factor.is_required_of(user) and not has_factor(user)
+    return bool(missing_among([user]))
+
+
+def missing_among(users: Iterable[User]) -> set[int]:
+    """Return the ids of those who must (two queries)."""
+    required = second_factor.required_among(users)
+    if not required:
+        return set()
+    factors = Authenticator.objects.filter(user_id__in=required, type__in=FACTORS)
+    return required - set(factors.values_list("user_id", flat=True))
 
 
 def is_code_right(user: User, code: str) -> bool:

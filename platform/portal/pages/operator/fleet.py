@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from portal.access.principal import Principal
 from portal.fleet import actions
 from portal.fleet.actions import ActionDialog
-from portal.fleet.fragments import fleet_fragments
+from portal.fleet.fragments import fleet_fragments, within
 from portal.formats import csv_export
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, show
@@ -30,7 +30,9 @@ COST_DAYS = 14
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the fleet and what is reserved of it. The page is then updated over ``/ws/fleet``."""
-    context = {"fleet": inventory.read(), "reservations": listing.read(with_ended=False)}
+    fleet = inventory.read()
+    parts = within(fleet_fragments(fleet))
+    context = {"fleet": fleet, "parts": parts, "reservations": listing.read(with_ended=False)}
     return show(request, principal, "portal/fleet.html", context, active="fleet")
 
 

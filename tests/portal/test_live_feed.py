@@ -1,0 +1,51 @@
+"""A topic is read while somebody watches it, by one task, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+
+from portal.live import feed
+from portal.live.feed import Feed
+from portal.live.topics import Shown, Topic
+from portal.redis_clients import client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def test_a_viewer_who_leaves_while_the_topic_is_read_ends_the_reading() -> None:
+    reading, may_end, reads = threading.Event(), threading.Event(), []
+
+    def read() -> Shown:
+        reads.append(1)
+        reading.set()
+        assert may_end.wait(30)
+        return Shown(whole="", parts={})
+
+    topic = Topic(name=f"test.{uuid4().hex}", seconds=0.01, read=read)
+    try:
+        watched = feed.of(topic)
+        watched.join()
+        watched.join()
+        watched.leave()
+        await asyncio.to_thread(reading.wait, 30)
+        watched.leave()
+        may_end.set()
+        task = watched._task
+        assert task is not None
+        await asyncio.wait_for(task, 30)
+        assert len(reads) == 1
+        assert feed.of(topic) is not watched
+        _is_read_again_for_another(feed.of(topic))
+    finally:
+        client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(topic), feed.whole_key(topic))
+
+
+def _is_read_again_for_another(fresh: Feed) -> None:
+    fresh.join()
+    assert fresh._task is not None and not fresh._task.done()
+    fresh._task.cancel()
