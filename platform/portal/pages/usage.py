@@ -35,6 +35,8 @@ from workers.fleet.status import inventory
 PLATFORM_CURRENCY = "USD"
 #: A chart is drawn from single requests up to this number, which takes a third of a second.
 MAX_FINE_REQUESTS = 5000
+#: Tenants that the overview names, those with the highest amounts; the others are one row.
+MOST_TENANTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +217,15 @@ def _charts(
 def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
     found = usage.by_tenant(period)
     gone = archived_tenants.among({each.tenant_id: each.sums for each in found})
+    named = [each for each in found if each.tenant_id not in gone.ids]
     rows = [
         _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
-        for each in found
-        if each.tenant_id not in gone.ids
+        for each in named[:MOST_TENANTS]
     ]
+    if others := named[MOST_TENANTS:]:
+        sums = sum((each.sums for each in others), Sums())
+        every = f"{reverse('portal:usage-by')}?{period.query}&by=tenant"
+        rows.append(_row(f"{len(others)} other tenants", sums, total, every))
     return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
 
 
