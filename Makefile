@@ -78,7 +78,7 @@ bench-drain: install ## Measure how fast usage is stored and rated (2 minutes)
 bench-usage: install ## Measure pages, closing and reconciliation over 50 million requests (an hour, 50 GB; BENCH_ARGS="--rows 5000000" for fewer)
 	@exec $(BIN)/python -m benchmarks.usage $(BENCH_ARGS)
 
-bench-portal: install ## Open every page of the portal over 400 tenants (half an hour; BENCH_ARGS="--only 'owner requests'" for some)
+bench-portal: install ## Open every page of the portal over 400 tenants, and live pages (half an hour; BENCH_ARGS="--rows 60000 --repeats 3 --live-seconds 5 --live-rounds 1" for a quick one)
 	@exec $(BIN)/python -m benchmarks.portal $(BENCH_ARGS)
 
 bench-engine-tls: install ## Measure what TLS between gateway and engine costs (1 minute)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from benchmarks.machine import Machine
 
@@ -49,6 +50,22 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A while with so many open live pages; all figures are of a second of it.
+
+    ``transactions``: PostgreSQL's, in which nearly every statement is one of its own; those of the changes included.
+    """
+
+    what: str
+    sockets: int
+    transactions: float
+    portal_cpu_ms: float
+    postgres_cpu_ms: float
+    messages: float
+    kib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """All that was measured, and where."""
 
@@ -58,6 +75,7 @@ class Run:
     machine: Machine
     filled: Filled
     opened: Sequence[Opened]
+    watched: Sequence[Watched] = ()
 
 
 def percentile(figures: Sequence[float], percent: float) -> float:
@@ -91,7 +109,27 @@ def document(run: Run) -> str:
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         *map(_row, slowest(run.opened)),
     ]
+    if run.watched:
+        lines += ["", *_live(run.watched)]
     return "\n".join(lines)
+
+
+def _live(watched: Sequence[Watched]) -> Iterator[str]:
+    """Yield the table of live pages: medians of the rounds, for each second."""
+    yield "Live pages, for each second (medians of the rounds):"
+    yield ""
+    yield "| open pages | transactions | portal, ms | PostgreSQL, ms | messages sent | KiB sent |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for what in dict.fromkeys(each.what for each in watched):
+        rounds = [each for each in watched if each.what == what]
+
+        def of(name: str, rounds: Sequence[Watched] = rounds) -> float:
+            return float(median(getattr(each, name) for each in rounds))
+
+        yield (
+            f"| {what} | {of('transactions'):.1f} | {of('portal_cpu_ms'):.0f} | {of('postgres_cpu_ms'):.0f} "
+            f"| {of('messages'):.1f} | {of('kib'):,.0f} |"
+        )
 
 
 def slowest(opened: Sequence[Opened], most: int = 30) -> list[Opened]:

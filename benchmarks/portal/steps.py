@@ -1,7 +1,8 @@
-"""Fill a database, or open pages: ``python -m benchmarks.portal.steps fill ROWS`` | ``walk REPEATS [ONLY]``.
+"""Steps: ``python -m benchmarks.portal.steps fill ROWS`` | ``walk REPEATS [ONLY]`` | ``sessions COUNT`` | ``change 0``.
 
-Run in an instance's environment. Prints lines of JSON: the fields of :class:`benchmarks.portal.report.Filled`, or of
-:class:`benchmarks.portal.report.Opened`.
+Run in an instance's environment. Fills a database, opens pages, signs people in, or stores usage until it is ended.
+Prints lines of JSON: the fields of :class:`benchmarks.portal.report.Filled`, or of
+:class:`benchmarks.portal.report.Opened`, or sessions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import django
 import psutil
 
-from benchmarks.portal import seeding, walk
+from benchmarks.portal import changes, seeding, walk
 from benchmarks.portal.report import Opened
 from benchmarks.portal.walk import Address
 
@@ -100,9 +101,14 @@ def main() -> None:
     what, figure, *more = sys.argv[1:]
     if what == "fill":
         print(json.dumps(seeding.fill(int(figure))))
-        return
-    for each in walked(int(figure), more[0] if more else ""):
-        print(json.dumps(asdict(each)))
+    elif what == "sessions":
+        for signed_in in changes.sessions(int(figure)):
+            print(json.dumps(signed_in))
+    elif what == "change":
+        changes.go_on()
+    else:
+        for each in walked(int(figure), more[0] if more else ""):
+            print(json.dumps(asdict(each)))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _sums(name: str, span: str, table: str, whose: str) -> str:
     """
 
 
-_BOTH = f"""
+_BOTH = """
     WITH day AS (
         SELECT starts_at AS begin, starts_at + interval '24 hours' AS behind FROM billing_foldedday
         WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at < %(end)s

@@ -117,10 +117,10 @@ def test_each_report_reads_the_smallest_roll_ups_that_have_what_it_groups_by(row
         HalfHourlyTenantRollup: lambda: usage.series_at(LOCAL, own, LOCAL.moments),
         DailyRollup: lambda: (breakdown.grouped(PERIOD, None, "key"), breakdown.grouped(PERIOD, own, "project")),
     }
-    for table, report in reports.items():
-        before, kept = report(), list(table._default_manager.all())
+    for table, read in reports.items():
+        before, kept = read(), list(table._default_manager.all())
         table._default_manager.all().delete()
-        assert report() != before, f"{table.__name__} is not read"
+        assert read() != before, f"{table.__name__} is not read"
         table._default_manager.bulk_create(kept)
         assert report() == before
 
