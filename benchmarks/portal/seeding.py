@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -101,15 +100,42 @@ def customers() -> dict[str, Any]:
 
     Returns what the statements name of them.
     """
-    from billing.models import LedgerAccount, PriceVersion
-    from billing.pricing.prices import ensure_price_book
-    from catalogue import registry as catalogue
+    from billing.models import LedgerAccount
     from tenants import registry
     from tenants.audit import SYSTEM
-    from tenants.models import Membership, Project, Tenant, User
+    from tenants.models import Tenant, User
 
     start = datetime.now(UTC) - 400 * DAY
     User.objects.create(username="bench", is_staff=True)
+    _models()
+    tenants = [registry.create_tenant(SYSTEM, slug=f"t{each}", name=f"Tenant {each}") for each in range(TENANTS)]
+    Tenant.objects.update(created_at=start)
+    keys = [key for rank, tenant in enumerate(tenants) for key in _customer(rank, tenant)]
+    rules(tenants[:MIDDLE])
+    LedgerAccount.objects.bulk_create(
+        LedgerAccount(tenant_id=each.id, kind=kind, currency="USD")
+        for each in tenants
+        for kind in (LedgerAccount.Kind.RECEIVABLE, LedgerAccount.Kind.REVENUE)
+    )
+    return {
+        "tenants": [each.id for each in tenants],
+        "projects": [each.project_id for each in keys],
+        "keys": [each.id for each in keys],
+        "prices": _prices(start),
+        "tenants_all": TENANTS,
+        "keys_each": KEYS,
+        "models": MODELS,
+        "prompt_pico": PROMPT_PICO,
+        "cached_pico": CACHED_PICO,
+        "completion_pico": COMPLETION_PICO,
+    }
+
+
+def _models() -> None:
+    from catalogue import registry as catalogue
+    from tenants import registry
+    from tenants.audit import SYSTEM
+
     platform = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     for number in range(MODELS):
         catalogue.register(
@@ -120,46 +146,40 @@ def customers() -> dict[str, Any]:
                 public=True,
             ),
         )  # fmt: skip
-    tenants = [registry.create_tenant(SYSTEM, slug=f"t{each}", name=f"Tenant {each}") for each in range(TENANTS)]
-    Tenant.objects.update(created_at=start)
-    projects: list[Project] = []
-    roles = [str(role) for role, _ in Membership.Role.choices]
-    keys: list[Any] = []
-    for rank, tenant in enumerate(tenants):
-        own = [Project.objects.get(tenant=tenant)]
-        own += [
-            registry.create_project(SYSTEM, tenant, slug=f"p{each}", name=f"Project {each}")
-            for each in range(4 if rank < LARGE else 0)
-        ]
-        issued = _keys(rank, own)
-        places = [issued[place % len(issued)] for place in range(KEYS)]
-        keys += places
-        projects += [key.project for key in places]
-        for role in roles if rank < LARGE else roles[:1]:
-            person = User.objects.create(username=f"{tenant.slug}-{role}")
-            Membership.objects.create(user=person, tenant=tenant, role=role)
-    rules(tenants[:MIDDLE])
-    LedgerAccount.objects.bulk_create(
-        LedgerAccount(tenant_id=each.id, kind=kind, currency="USD")
-        for each in tenants
-        for kind in (LedgerAccount.Kind.RECEIVABLE, LedgerAccount.Kind.REVENUE)
-    )
-    prices = [
+
+
+def _prices(start: datetime) -> list[Any]:
+    """Give each model a price from then on; return the prices' ids."""
+    from billing.models import PriceVersion
+    from billing.pricing.prices import ensure_price_book
+
+    book = ensure_price_book()
+    return [
         PriceVersion.objects.create(
-            book=ensure_price_book(), model_name=f"model-{each}", effective_from=start, prompt_pico=PROMPT_PICO,
+            book=book, model_name=f"model-{each}", effective_from=start, prompt_pico=PROMPT_PICO,
             cached_prompt_pico=CACHED_PICO, completion_pico=COMPLETION_PICO,
-        )
+        ).id
         for each in range(MODELS)
     ]  # fmt: skip
-    named: dict[str, Sequence[Any]] = {"tenants": tenants, "projects": projects, "keys": keys, "prices": prices}
-    return {name: [each.id for each in found] for name, found in named.items()} | {
-        "tenants_all": TENANTS,
-        "keys_each": KEYS,
-        "models": MODELS,
-        "prompt_pico": PROMPT_PICO,
-        "cached_pico": CACHED_PICO,
-        "completion_pico": COMPLETION_PICO,
-    }
+
+
+def _customer(rank: int, tenant: Any) -> list[Any]:
+    """Make a tenant's projects, people and keys; return a key for each of its places."""
+    from tenants import registry
+    from tenants.audit import SYSTEM
+    from tenants.models import Membership, Project, User
+
+    own = [Project.objects.get(tenant=tenant)]
+    own += [
+        registry.create_project(SYSTEM, tenant, slug=f"p{each}", name=f"Project {each}")
+        for each in range(4 if rank < LARGE else 0)
+    ]
+    issued = _keys(rank, own)
+    roles = [str(role) for role, _ in Membership.Role.choices]
+    for role in roles if rank < LARGE else roles[:1]:
+        person = User.objects.create(username=f"{tenant.slug}-{role}")
+        Membership.objects.create(user=person, tenant=tenant, role=role)
+    return [issued[place % len(issued)] for place in range(KEYS)]
 
 
 def _keys(rank: int, projects: list[Any]) -> list[Any]:

@@ -30,6 +30,9 @@ TENANT_IN_TURN = """
     CREATE FUNCTION pg_temp.tenant_of(number bigint, tenants bigint) RETURNS int
     IMMUTABLE LANGUAGE sql AS 'SELECT (number % tenants)::int'
 """
+#: What is asked, whether a person waits for it, and a function that asks.
+Question = tuple[str, bool, Callable[[], object]]
+Reader = Callable[..., Callable[[], object]]
 FILL, EARLIER = (Path(__file__).with_name(name) for name in ("fill.sql", "earlier.sql"))
 
 
@@ -146,21 +149,20 @@ def ask(rows: int, repeats: int) -> None:
         print(json.dumps(told), flush=True)
 
 
-def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
+def _questions(rows: int) -> Iterator[Question]:
     """Yield what is asked, whether a person waits for it, and a function that asks."""
+    get = _reader()
+    yield from _about_requests(get, rows)
+    yield from _about_periods(get)
+    yield from _about_books(get)
+
+
+def _reader() -> Reader:
+    """Return what makes a function that reads a page of a period as an operator."""
     from django.test import Client
 
-    from billing.drain import day_folding
-    from billing.ledger import partitions
-    from billing.months import closing
-    from billing.reports import statements
-    from reconciliation import books
-    from retention import usage_export
-    from tenants.audit import SYSTEM
-    from tenants.ids import TenantId
-    from tenants.models import Tenant, User
+    from tenants.models import User
 
-    start = first_day()
     client = Client(SERVER_NAME="localhost")
     client.force_login(User.objects.get(username="bench"))
 
@@ -174,26 +176,27 @@ def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
 
         return read
 
+    return get
+
+
+def _about_requests(get: Reader, rows: int) -> Iterator[Question]:
+    start = first_day()
     last = start + (DAYS - 1) * DAY
-    earliest = start - (ROLLUP_DAYS - DAYS) * DAY
-    hearth = Tenant.objects.get(slug="t7")
-    month = statements.Month(tenant=hearth, year=start.year, month=start.month)
     sent = f"client-{rows // DAYS * DAYS - rows // DAYS // 2 // 10 * 10}"
+    of_tenant = "/portal/tenants/t7/requests/"
     yield "page *Requests*, newest of a day", True, get("/portal/requests/", last, 1)
     yield "page *Requests*, newest of six days", True, get("/portal/requests/", start, DAYS)
-    yield "page *Requests* of a tenant, a day", True, get("/portal/tenants/t7/requests/", last, 1)
-    yield (
-        "page *Requests* of a tenant, its errors of a day",
-        True,
-        get("/portal/tenants/t7/requests/", last, 1, errors="platform"),
-    )
-    yield (
-        "log search by the id that a client sent, a tenant's day",
-        True,
-        get("/portal/tenants/t7/requests/", last, 1, id=sent),
-    )
+    yield "page *Requests* of a tenant, a day", True, get(of_tenant, last, 1)
+    yield "page *Requests* of a tenant, its errors of a day", True, get(of_tenant, last, 1, errors="platform")
+    yield "log search by the id that a client sent, a tenant's day", True, get(of_tenant, last, 1, id=sent)
     yield "API: 500 requests of a tenant's day", True, get("/api/v1/usage", last, 1, tenant="t7", limit="500")
     yield "API: log search, all tenants, a day", True, get("/api/v1/usage", last, 1, request_id=sent)
+
+
+def _about_periods(get: Reader) -> Iterator[Question]:
+    from billing.drain import day_folding
+
+    earliest = first_day() - (ROLLUP_DAYS - DAYS) * DAY
     for days in ("not folded", "folded"):
         if days == "folded":
             yield f"fold {ROLLUP_DAYS} days", False, lambda: day_folding.fold(datetime.now(UTC))
@@ -205,7 +208,22 @@ def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
         ):
             yield f"{what}, 90 days, {days}", True, get(path, earliest, ROLLUP_DAYS)
     yield "page of a tenant, 90 days", True, get("/portal/tenants/t7/", earliest, ROLLUP_DAYS)
-    yield "CSV of a tenant's day", False, get("/portal/tenants/t7/requests.csv", last, 1)
+
+
+def _about_books(get: Reader) -> Iterator[Question]:
+    from billing.ledger import partitions
+    from billing.months import closing
+    from billing.reports import statements
+    from reconciliation import books
+    from retention import usage_export
+    from tenants.audit import SYSTEM
+    from tenants.ids import TenantId
+    from tenants.models import Tenant
+
+    start = first_day()
+    tenant = Tenant.objects.get(slug="t7")
+    month = statements.Month(tenant=tenant, year=start.year, month=start.month)
+    yield "CSV of a tenant's day", False, get("/portal/tenants/t7/requests.csv", start + (DAYS - 1) * DAY, 1)
     yield "statement of a tenant's open month", False, lambda: statements.computed(month)
     yield (
         "`hearth reconcile`: usage, ledger and roll-ups of the month",
@@ -216,7 +234,7 @@ def _questions(rows: int) -> Iterator[tuple[str, bool, Callable[[], object]]]:
     yield (
         "statement of a tenant's closed month",
         True,
-        lambda: statements.statement(TenantId(hearth.id), start.year, start.month),
+        lambda: statements.statement(TenantId(tenant.id), start.year, start.month),
     )
     yield "export a day to CSV in gzip", False, lambda: usage_export.ensure(partitions.of_day(start.date()))
 
