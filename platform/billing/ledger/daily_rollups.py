@@ -112,6 +112,14 @@ _BOTH = """
     [_sums(span, span, "billing_usagerollup", "tenant_id") for span in ("day", "half")]
     + [_sums(table, span, table, whose) for table, span, whose in _COMPARED_TABLES]
 )
+_FOLDED_WITHIN = """
+    SELECT starts_at, true FROM billing_foldedday
+    WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at <= %(day)s
+    UNION ALL
+    SELECT starts_at, false FROM billing_foldedhalfhour
+    WHERE folded_at IS NOT NULL AND starts_at >= %(begin)s AND starts_at <= %(half)s
+    ORDER BY 1
+"""
 #: Stands for all tenants together.
 ALL = UUID(int=0)
 #: Of a tenant: money in pico-dollars, and tokens.
@@ -210,20 +218,17 @@ def _rewrite(cursor: CursorWrapper, tables: Iterable[str], begin: datetime, end:
         cursor.execute(_TABLES[table], {"begin": begin, "end": end})
 
 
-def folded_half_hours(begin: datetime, end: datetime) -> Sequence[datetime]:
-    """Return the folded half-hours that begin in a period, in order, of days that are not folded."""
-    found = _complete_half_hours().filter(starts_at__gte=begin, starts_at__lt=end)
-    return list(found.order_by("starts_at").values_list("starts_at", flat=True))
+def folded_within(begin: datetime, end: datetime) -> tuple[Sequence[datetime], Sequence[datetime]]:
+    """Return the folded days that lie in a period, and the folded half-hours, in order (one query)."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FOLDED_WITHIN, {"begin": begin, "day": end - DAY, "half": end - HALF_HOUR})
+        rows = cursor.fetchall()
+    days, halves = ([moment for moment, is_day in rows if is_day is wanted] for wanted in (True, False))
+    return days, halves
 
 
 def _complete_half_hours() -> QuerySet[FoldedHalfHour]:
     return FoldedHalfHour.objects.filter(folded_at__isnull=False)
-
-
-def folded(begin: datetime, end: datetime) -> Sequence[datetime]:
-    """Return the folded days that begin in a period, in order."""
-    found = _complete().filter(starts_at__gte=begin, starts_at__lt=end)
-    return list(found.order_by("starts_at").values_list("starts_at", flat=True))
 
 
 def _complete() -> QuerySet[FoldedDay]:

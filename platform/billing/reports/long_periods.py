@@ -45,14 +45,12 @@ def split(
         return Parts(rest=((start, end),))
     cut = {half for moment in moments if (half := daily_rollups.half_hour_of(moment)) != moment}
     cut_days = {daily_rollups.day_of(moment) for moment in (filter(is_within_day, moments) if by_day else cut)}
-    first = daily_rollups.day_of(start + DAY - timedelta.resolution)
-    folded = daily_rollups.folded(first, end - DAY + timedelta(seconds=1)) if first + DAY <= end else ()
+    folded, halves = daily_rollups.folded_within(start, end)
     whole = set(folded) - cut_days
     days = _joined([day for day in folded if day in whole], DAY)
     rest = _between(start, end, days)
     if has_keys or not rest:
         return Parts(days=days, rest=rest)
-    halves = daily_rollups.folded_half_hours(rest[0][0], rest[-1][1] - HALF_HOUR + timedelta(seconds=1))
     half_hours = _joined(
         [half for half in halves if half not in cut and daily_rollups.day_of(half) not in whole], HALF_HOUR
     )

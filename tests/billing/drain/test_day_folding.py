@@ -174,7 +174,7 @@ def test_a_day_that_the_release_before_folded_is_folded_again(rows: list[UsageRo
 def test_a_day_is_folded_a_day_after_its_end(rows: list[UsageRow]) -> None:
     assert day_folding.fold(START + 2 * DAY - timedelta(seconds=1)) == 0
     assert day_folding.fold(START + 2 * DAY) == 1
-    assert daily_rollups.folded(START - 9 * DAY, NOW) == [START]
+    assert daily_rollups.folded_within(START - 9 * DAY, NOW) == ([START], [])
 
 
 def test_a_late_row_counts_at_once_and_its_day_is_folded_again(rows: list[UsageRow]) -> None:
