@@ -144,8 +144,8 @@ def keep_as_credit(actor: Actor, line_id: UUID, tenant: Tenant | None = None) ->
 
 def pay_all(
     actor: Actor, line: BankLine, invoice_ids: Sequence[UUID], *, may_be_earlier: bool = False
-) -> tuple[str, ...]:
-    """Pay these invoices from a line, locked by the caller; return their numbers.
+) -> list[Invoice]:
+    """Pay these invoices from a line, locked by the caller; return them.
 
     For several, the line must have what is open of all of them. ``may_be_earlier``: whether it may have arrived before
     their date. Raises InvoiceRefused.
@@ -158,7 +158,7 @@ def pay_all(
         raise InvoiceRefused(names, f"{together} is open together, {arrived} arrived")
     for invoice, amount in zip(invoices, to_pay, strict=True):
         _pay(actor, line, invoice, min(amount, line.rest_cents), may_be_earlier=may_be_earlier)
-    return tuple(each.number for each in invoices)
+    return invoices
 
 
 def _locked(line_id: UUID) -> BankLine:

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from uuid import UUID
 
 from django.db import transaction
 
 from billing import second_person
 from billing.errors import BadBankFile, InvoiceRefused
-from billing.models import BankLine
+from billing.models import BankLine, Invoice
 from billing.payments import assignment, bank_file, matching
 from billing.payments.bank_statement import Entry, Statement
 from billing.payments.matching import Candidate
@@ -39,6 +40,8 @@ class Imported:
     entry: Entry
     outcome: Outcome
     invoices: tuple[str, ...] = ()
+    #: Of the same invoices: numbers of two issuers may be equal.
+    invoice_ids: tuple[UUID, ...] = ()
     problem: str = ""
 
 
@@ -133,30 +136,36 @@ def _one(actor: Actor, entry: Entry, among: Sequence[Candidate]) -> Imported:
     stored = BankLine.objects.select_for_update().filter(id=line.id).first()
     if stored is None:
         return Imported(entry=entry, outcome="known")
-    numbers, problem = ((), CAME_BACK) if entry.came_back else _pay(actor, stored, among)
+    paid, problem = ([], CAME_BACK) if entry.came_back else _pay(actor, stored, among)
     if problem:
         stored.problem = problem[:500]
         stored.save(update_fields=["problem"])
     outcome: Outcome = "open"
     if stored.assigned_cents:
         outcome = "partly matched" if stored.rest_cents else "matched"
-    return Imported(entry=entry, outcome=outcome, invoices=numbers, problem=problem)
+    return Imported(
+        entry=entry,
+        outcome=outcome,
+        invoices=tuple(each.number for each in paid),
+        invoice_ids=tuple(each.id for each in paid),
+        problem=problem,
+    )
 
 
-def _pay(actor: Actor, line: BankLine, among: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
-    """Pay the invoices that a line names; return their numbers, and why something of the line is not assigned."""
+def _pay(actor: Actor, line: BankLine, among: Sequence[Candidate]) -> tuple[list[Invoice], str]:
+    """Pay the invoices that a line names; return them, and why something of the line is not assigned."""
     if line.amount_cents < 0:
-        return (), "A payment went back. Find the invoice that it paid, and what to do with it."
+        return [], "A payment went back. Find the invoice that it paid, and what to do with it."
     found = matching.named(line.remittance, among)
     if not found:
-        return (), "Its text has no number of an invoice that is to be paid."
+        return [], "Its text has no number of an invoice that is to be paid."
     if wrong := sorted({each.currency for each in found} - {line.currency}):
-        return (), f"The invoice that it names is in {', '.join(wrong)}."
+        return [], f"The invoice that it names is in {', '.join(wrong)}."
     try:
         with transaction.atomic():
-            numbers = assignment.pay_all(actor, line, [each.id for each in found])
+            paid = assignment.pay_all(actor, line, [each.id for each in found])
     except InvoiceRefused as error:
         line.refresh_from_db()
-        return (), str(error)
+        return [], str(error)
     rest = line.rest_cents
-    return numbers, f"{of_minor(rest, line.currency)} {line.currency} are more than was to be paid." if rest else ""
+    return paid, f"{of_minor(rest, line.currency)} {line.currency} are more than was to be paid." if rest else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db.models import Sum
 from django.test import Client
 from django.utils import timezone
@@ -240,3 +241,11 @@ def test_a_return_names_its_invoice_and_has_its_tax(
     more = operator.post(page.format("acme"), form | {"key": "r3", "amount": "0.01"})
     assert (more.status_code, "which was paid for INV-000001" in more.content.decode()) == (400, True)
     assert int(invoice.returns.aggregate(tax=Sum("tax_pico"))["tax"]) == invoice.tax_cents * 10**10
+
+
+def test_the_report_of_an_import_leads_to_the_invoice(signed_in: SignIn, invoice: Invoice, world: World) -> None:
+    text = f"account,reference,date,amount,currency,text\nDE89,B-3,{TODAY},0.50,USD,{invoice.number}\n"
+    for action in ("preview", "import"):
+        form = {"action": action, "file": SimpleUploadedFile("a.csv", text.encode())}
+        shown = signed_in(world.operator).post("/portal/payments/", form).content.decode()
+        assert f'<a href="{PAGE}{invoice.id}/">INV-000001</a>' in shown, action

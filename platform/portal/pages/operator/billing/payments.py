@@ -12,14 +12,15 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
-from billing.models import BankAssignment, BankLine
+from billing.models import BankAssignment, BankLine, Invoice
 from billing.payments import assignment, bank_file, bank_statement, importing, retrying
-from billing.payments.importing import Report
+from billing.payments.importing import Imported, Report
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.pages.base import operator_page, show
 from tenants import error_text
 from tenants.errors import TenantError
+from tenants.models import Tenant
 
 #: Lines that the page shows; the API has all.
 SHOWN = 200
@@ -101,9 +102,24 @@ def _page(
         "states": STATES,
         "state_label": STATES[chosen],
         "report": report,
+        "imported": [] if report is None else _linked(report),
         "dry_run": dry_run,
         "problem": problem,
     }
     return show(
         request, principal, "portal/payments.html", context, active="all-billing", status=400 if problem else 200
     )
+
+
+def _linked(report: Report) -> list[tuple[Imported, list[tuple[str, UUID, str]]]]:
+    """Return each line with the number, id and tenant of the invoices that it pays."""
+    ids = {each for line in report.lines for each in line.invoice_ids}
+    owners = dict(Invoice.objects.filter(id__in=ids).values_list("id", "tenant_id"))
+    slugs = dict(Tenant.objects.filter(id__in=set(owners.values())).values_list("id", "slug"))
+    return [
+        (
+            line,
+            [(number, each, slugs[owners[each]]) for number, each in zip(line.invoices, line.invoice_ids, strict=True)],
+        )
+        for line in report.lines
+    ]
