@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -113,3 +114,24 @@ def test_fifty_pages_take_as_many_queries_as_three(world: World, pages: list[Vie
     with CaptureQueriesContext(connection) as all_of_them:
         assert viewers.without_right([*pages, *many]) == []
     assert len(all_of_them) == len(few) == 5
+
+
+async def test_a_page_without_session_is_closed_and_the_others_stay_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr(viewers, "_turn", list)  # none of them has a session
+    closed: asyncio.Queue[str] = asyncio.Queue()
+    pages = viewers.OpenPages()
+
+    def page(name: str, *, breaks: bool = False) -> Viewer:
+        async def end() -> None:
+            await closed.put(name)
+            if breaks:
+                raise RuntimeError("the socket is gone")
+
+        return Viewer(session_key=f"none-{name}", tenant_id=None, end=end)
+
+    pages.join(page("first", breaks=True))
+    assert await asyncio.wait_for(closed.get(), 30) == "first"
+    pages.join(page("second"))
+    assert await asyncio.wait_for(closed.get(), 30) == "second"
+    assert closed.empty()
