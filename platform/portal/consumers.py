@@ -23,6 +23,7 @@ from portal.pages.base import ZONE_COOKIE
 from portal.reporting import periods
 from tenants.errors import NotFound
 from tenants.identity import operator_sign_in
+from tenants.ids import TenantId
 from tenants.models import User
 
 #: WebSocket close codes (RFC 6455 leaves 4000-4999 to applications).
@@ -43,10 +44,11 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         """Accept who may see the page; refuse all others before the handshake ends (HTTP 403)."""
         self._feed: feed.Feed | None = None
         self._viewer: Viewer | None = None
-        topic = await sync_to_async(self._allowed)(self.scope["user"])
-        if topic is None:
+        found = await sync_to_async(self._allowed)(self.scope["user"])
+        if found is None:
             await self.close()
             return
+        topic, principal = found
         await self.accept()
         try:
             await self.channel_layer.group_add(feed.group(topic), self.channel_name)
@@ -60,7 +62,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         self._feed = feed.of(topic)
         self._feed.join()
         self._viewer = Viewer(
-            session_key=self.scope["session"].session_key, tenant_id=topic.tenant_id, end=self._sign_out
+            session_key=self.scope["session"].session_key,
+            tenant_id=topic.tenant_id,
+            projects=None if topic.tenant_id is None else principal.confined.get(topic.tenant_id),
+            end=self._sign_out,
         )
         OPEN_PAGES.join(self._viewer)
 
@@ -79,14 +84,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
     async def _sign_out(self) -> None:
         await self.close(code=SIGNED_OUT)
 
-    def _allowed(self, user: Any) -> Topic | None:
+    def _allowed(self, user: Any) -> tuple[Topic, Principal] | None:
         close_old_connections()
         if not isinstance(user, User) or not user.is_active or mfa.is_missing(user):
             return None
         if operator_sign_in.must_use_provider(user):
             return None
         try:
-            return self.topic(principal_of_user(user))
+            principal = principal_of_user(user)
+            return self.topic(principal), principal
         except (NotFound, BadQuery):
             return None
 
@@ -115,7 +121,8 @@ class TenantUsageConsumer(LiveConsumer):
     def topic(self, principal: Principal) -> Topic:
         """Return the tenant's figures of the query's preset period, in the reader's time zone."""
         tenant = tenant_for(principal, self.scope["url_route"]["kwargs"]["slug"])
-        return topics.usage_of_tenant(tenant, *_preset_and_zone(self.scope))
+        projects = principal.confined.get(TenantId(tenant.id))
+        return topics.usage_of_tenant(tenant, *_preset_and_zone(self.scope), projects)
 
 
 def _require_operator(principal: Principal) -> None:

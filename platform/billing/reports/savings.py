@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 from uuid import UUID
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 
 from billing.ledger.rollups import Sums
 from billing.models import NO_KEY, BypassRollup, DailyBypassRollup, UsageRecord
 from billing.reports import long_periods
 from billing.reports.usage import Column, Period, floor, rollups_in, summed
+from tenants.database import rls
 from tenants.ids import TenantId, first_id_at
 from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
@@ -124,10 +125,11 @@ def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID
 def bypasses(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> tuple[BypassCount, ...]:
     """Return why requests bypassed the prediction cache, most frequent reason first.
 
-    Roll-ups of reasons do not distinguish projects, so those of a project are counted in its requests.
+    Roll-ups of reasons do not distinguish projects, so those of a project, or of a confined member's projects, are
+    counted in its requests.
     """
-    if project_id is not None and tenant_id is not None:
-        return _bypasses_of_project(period, tenant_id, project_id)
+    if tenant_id is not None and (project_id is not None or rls.is_confined()):
+        return _bypasses_of_projects(period, tenant_id, project_id)
     counts: Counter[str] = Counter()
     for rows in _bypass_rollups(period, tenant_id):
         for reason, requests in rows.values_list("reason").annotate(total=Sum("requests")):
@@ -149,10 +151,10 @@ def _bypass_rollups(period: Period, tenant_id: TenantId | None) -> Iterator[Quer
         yield BypassRollup.objects.filter(long_periods.within(parts.rest))
 
 
-def _bypasses_of_project(period: Period, tenant_id: TenantId, project_id: UUID) -> tuple[BypassCount, ...]:
+def _bypasses_of_projects(period: Period, tenant_id: TenantId, project_id: UUID | None) -> tuple[BypassCount, ...]:
     rows = UsageRecord.objects.filter(
+        Q() if project_id is None else Q(project_id=project_id),
         tenant_id=tenant_id,
-        project_id=project_id,
         purpose=UsageRecord.Purpose.TENANT,
         cache_result="bypass",
         refusals=0,

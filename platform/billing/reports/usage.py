@@ -31,6 +31,7 @@ from billing.models import (
 )
 from billing.models.rollups import RollupSums
 from billing.reports import long_periods
+from tenants.database import rls
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
 
@@ -284,12 +285,13 @@ def rollups_in(
 ) -> tuple[Rollups, ...]:
     """Return the roll-ups of a period, in up to three parts that share no request, for a report that groups ``by``.
 
-    What is folded is read by days or half-hours if no moment lies within one.
+    What is folded is read by days or half-hours if no moment lies within one. For a member who is confined to projects
+    only roll-ups by key are read: row-level security leaves out the others' in those, and hides sums of the tenant.
     """
     narrowed: dict[str, UUID] = {} if tenant_id is None else {"tenant_id": tenant_id}
     if project_id is not None:
         narrowed["project_id"] = project_id
-    has_keys = project_id is not None or by in {"project_id", "key_id"}
+    has_keys = project_id is not None or by in {"project_id", "key_id"} or rls.is_confined()
     by_day = has_keys or not any(map(long_periods.is_within_day, moments))
     parts = long_periods.split(floor(period.start), period.end, moments, has_keys=has_keys, by_day=by_day)
     has_tenants = tenant_id is not None or by == "tenant_id"

@@ -60,7 +60,7 @@ class Principal:
     administered: frozenset[TenantId] | None = frozenset()
     #: Tenants of which this user is an owner, admin or billing member; None for all.
     bills: frozenset[TenantId] | None = frozenset()
-    #: Of a developer who may change keys of some projects only: their ids, by tenant.
+    #: Of a developer who sees some projects only, and may change their keys: the projects' ids, by tenant.
     confined: Mapping[TenantId, frozenset[UUID]] = field(default_factory=dict)
     #: Scopes of a key; None for a user, whose role decides.
     scopes: frozenset[str] | None = None
@@ -101,6 +101,14 @@ class Principal:
         """Return whether this principal may make and change keys of that project, as far as their rights go."""
         confined = self.confined.get(TenantId(project.tenant_id))
         return self.may_manage(project.tenant_id) and (confined is None or project.id in confined)
+
+    def is_confined_in(self, tenant_id: UUID) -> bool:
+        """Return whether this is a member of that tenant who sees some of its projects only."""
+        return TenantId(tenant_id) in self.confined
+
+    def sees_whole(self, tenant_id: UUID) -> bool:
+        """Return whether this principal sees what is of a tenant as a whole, not of some projects only."""
+        return self.project is None and not self.is_confined_in(tenant_id)
 
     def is_owner_of(self, tenant_id: UUID) -> bool:
         """Return whether this is an operator, or an owner of that tenant."""

@@ -15,7 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Pe
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from portal.access import operator_rights, support_view
+from portal.access import confinement, operator_rights, support_view
 from portal.access.addresses import client_address
 from portal.access.identity import mfa
 from portal.access.principal import (
@@ -76,9 +76,11 @@ class PortalSession(SessionAuthentication):
         user = found[0]
         _require_factor(user)
         try:
-            return user, support_view.principal_of_session(request, principal_of_user(user))
+            principal = support_view.principal_of_session(request, principal_of_user(user))
         except NotPermitted as error:
             raise PermissionDenied(error.reason) from None
+        confinement.begin(principal)
+        return user, principal
 
 
 class MayRead(BasePermission):
@@ -134,6 +136,7 @@ def _principal_of_operator(request: Request, user: User) -> Principal:
         operator_rights.require(principal, request.method, request.path)
     except NotPermitted as error:
         raise PermissionDenied(error.reason) from None
+    confinement.begin(principal)
     return principal
 
 

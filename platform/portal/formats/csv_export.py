@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import islice
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
+
+from tenants.database import rls
+from tenants.ids import TenantId
 
 #: Spreadsheets run a cell with such a first character as a formula; a leading apostrophe makes it text.
 #: Some take the full-width forms for the same.
@@ -29,8 +33,11 @@ class _Echo:
 def attachment(
     request: HttpRequest, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> StreamingHttpResponse:
-    """Return a streamed download, so that a month of requests is never in memory at once."""
-    lines = _lines(header, rows)
+    """Return a streamed download, so that a month of requests is never in memory at once.
+
+    Rows are read after the request has ended, within the confinement that it has now.
+    """
+    lines = _confined(_lines(header, rows), rls.confinement())
     # under ASGI, Django would first read a plain iterator to its end
     body = _in_chunks(lines) if isinstance(request, ASGIRequest) else lines
     response = StreamingHttpResponse(body, content_type="text/csv; charset=utf-8")
@@ -50,6 +57,16 @@ async def _in_chunks(lines: Iterator[str]) -> AsyncIterator[str]:
     """Yield the lines in chunks, each produced in the thread that may use the database."""
     while chunk := await sync_to_async(lambda: list(islice(lines, CHUNK_LINES)))():
         yield "".join(chunk)
+
+
+def _confined(lines: Iterator[str], projects: Mapping[TenantId, Set[UUID]]) -> Iterator[str]:
+    """Yield the lines, each read within this confinement."""
+    while True:
+        with rls.confined_to(projects):
+            line = next(lines, None)
+        if line is None:
+            return
+        yield line
 
 
 def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 from django.template.loader import render_to_string
 from django.utils import timezone
@@ -13,6 +15,7 @@ from portal.fleet.fragments import fleet_fragments, within
 from portal.pages.usage import home_figures, overview_figures
 from portal.reporting import periods
 from portal.reporting.periods import Period
+from tenants.database import rls
 from tenants.ids import TenantId
 from tenants.models import Tenant
 from workers.fleet.status import inventory
@@ -71,14 +74,22 @@ def usage_of_all(preset: str, zone: str, base_url: str) -> Topic:
     return _usage("all", preset, zone, read, None)
 
 
-def usage_of_tenant(tenant: Tenant, preset: str, zone: str) -> Topic:
-    """Return a tenant's home page of a preset period, in a time zone. Raises BadQuery."""
+def usage_of_tenant(tenant: Tenant, preset: str, zone: str, projects: Set[UUID] | None = None) -> Topic:
+    """Return a tenant's home page of a preset period, in a time zone. Raises BadQuery.
+
+    ``projects`` are those of a confined member; None: all. Viewers of the same ones share a topic.
+    """
     period_at(preset, zone)
+    confined = {} if projects is None else {TenantId(tenant.id): projects}
 
     def read() -> Shown:
-        return _figures("home", home_figures(tenant, period_at(preset, zone)))
+        with rls.confined_to(confined):
+            return _figures("home", home_figures(tenant, period_at(preset, zone)))
 
-    return _usage(tenant.id.hex, preset, zone, read, TenantId(tenant.id))
+    whose = tenant.id.hex
+    if projects is not None:
+        whose += f"-{sha256(','.join(sorted(map(str, projects))).encode()).hexdigest()[:16]}"
+    return _usage(whose, preset, zone, read, TenantId(tenant.id))
 
 
 def period_at(preset: str, zone: str) -> Period:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
@@ -28,10 +29,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Viewer:
-    """An open page. ``tenant_id`` None: one for operators only."""
+    """An open page. ``tenant_id`` None: one for operators only.
+
+    ``projects`` are those to which its reader was confined when it was opened; None: to none.
+    """
 
     session_key: str
     tenant_id: TenantId | None
+    projects: frozenset[UUID] | None = None
     #: Closes the page's socket, because its reader may not see it any more.
     end: Callable[[], Awaitable[None]] = field(repr=False)
 
@@ -84,7 +89,9 @@ def without_right(viewers: Sequence[Viewer]) -> list[Viewer]:
         principal = principals.get(user.pk) if user is not None else None
         if principal is None:
             return False
-        return principal.tenants is None or viewer.tenant_id in principal.tenants
+        if principal.tenants is None or viewer.tenant_id is None:
+            return principal.tenants is None
+        return viewer.tenant_id in principal.tenants and principal.confined.get(viewer.tenant_id) == viewer.projects
 
     return [each for each in viewers if not may_see(each)]
 

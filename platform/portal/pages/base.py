@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.access import change_limit, member_rights, notification_rights, operator_rights, support_view
+from portal.access import change_limit, confinement, member_rights, notification_rights, operator_rights, support_view
 from portal.access.change_limit import PageRequest
 from portal.access.identity import mfa
 from portal.access.principal import Principal, own_tenants, principal_of_user
@@ -61,6 +61,7 @@ def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
         principal = principal_of_user(request.user)
         try:
             principal = support_view.principal_of_session(request, principal)
+            confinement.begin(principal)
             wait_seconds = change_limit.count_page(PageRequest(request.method, principal))
             if wait_seconds is not None:
                 return _too_many_changes(request, principal, wait_seconds)
@@ -195,7 +196,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-usage", "Usage", "usage", "portal:tenant-usage"),
         ("savings", "Savings", "savings", "portal:savings"),
         ("advisor", "Advisor", "savings", "portal:advisor"),
-        ("statement", "Statement", "statement", "portal:statement"),
+        *((("statement", "Statement", "statement", "portal:statement"),) if principal.sees_whole(tenant.id) else ()),
         *(_BILL_PAGES if principal.handles_bills_of(tenant.id) else ()),
         *(
             (("tenant-webhooks", "Webhooks", "webhooks", "portal:tenant-webhooks"),)

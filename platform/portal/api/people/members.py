@@ -41,7 +41,7 @@ class MemberSerializer(serializers.Serializer[Membership]):
     email = serializers.CharField(source="user.email")
     role = serializers.CharField()
     projects = serializers.SerializerMethodField(
-        help_text="Slugs of those that a developer is confined to; empty: all."
+        help_text="Slugs of those that a developer is confined to, and so sees alone; empty: all."
     )
     last_login = serializers.DateTimeField(source="user.last_login", allow_null=True)
 

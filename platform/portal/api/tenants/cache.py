@@ -134,7 +134,7 @@ class CacheView(APIView):
         found = tenant_for(principal, tenant)
         with as_tenant(TenantId(found.id)):
             policy = registry.policy_of(found)
-        stored = cache_usage.stored(found) if principal.project_id is None else None
+        stored = cache_usage.stored(found) if principal.sees_whole(found.id) else None
         return Response(CacheSerializer(CacheStatus(policy=policy, stored=stored)).data)
 
 

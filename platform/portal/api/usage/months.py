@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from billing.models import BillingMonth
 from billing.months import closing, overview, reopening
 from billing.reports.statements import Month
+from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
@@ -111,6 +112,7 @@ class TenantMonthsView(APIView):
         """List a tenant's closed months, the last closing first; CSV has all. A month without a closing is open."""
         principal, page = principal_of(request), pagination.page_request(request)
         found = tenant_for(principal, tenant)
+        confinement.require_whole(principal, found, "A month")
         if principal.project is not None:
             raise NotPermitted("Months are the whole tenant's: use a key with the scope 'management:tenant'.")
         if wants_csv(request):

@@ -14,6 +14,7 @@ from rest_framework.views import APIView
 
 from billing.reports import savings_statement
 from billing.reports.savings_statement import METHOD, Row, SavingsStatement
+from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
@@ -85,7 +86,7 @@ class SavingsStatementView(APIView):
         responses={
             (200, "application/json"): SavingsStatementSerializer,
             (200, "text/csv"): str,
-            **error_responses(400, 404, 409),
+            **error_responses(400, 403, 404, 409),
         },
     )
     def get(self, request: Request, tenant: str, month: str) -> HttpResponseBase:
@@ -95,6 +96,7 @@ class SavingsStatementView(APIView):
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
+        confinement.require_whole(principal, found, "A savings statement")
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
             statement = savings_statement.read(found, first.year, first.month, principal.project)

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from billing.plans.calculation import TermsLine
 from billing.reports import statements
+from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
@@ -121,7 +122,7 @@ class StatementView(APIView):
         responses={
             (200, "application/json"): StatementSerializer,
             (200, "text/csv"): str,
-            **error_responses(400, 404, 409),
+            **error_responses(400, 403, 404, 409),
         },
     )
     def get(self, request: Request, tenant: str, month: str) -> HttpResponseBase:
@@ -131,6 +132,7 @@ class StatementView(APIView):
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
+        confinement.require_whole(principal, found, "A statement")
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
             statement = statements.statement(TenantId(found.id), first.year, first.month, principal.project)

@@ -114,7 +114,8 @@ def _show_cache(
         }
     context |= {
         "may_set": limit_permissions.may_set_any(principal, tenant),
-        "stored": cache_usage.stored(tenant),
+        "is_confined": principal.is_confined_in(tenant.id),
+        "stored": cache_usage.stored(tenant) if principal.sees_whole(tenant.id) else None,
         "form": form or CacheSettingForm(projects=projects, keys=keys),
         "purge_problem": purge_problem,
         "purging": request.POST if purge_problem else {},

@@ -125,8 +125,8 @@ def test_a_developer_of_another_project_reads_nothing(world: World, kept: UUID, 
     other = registry.create_project(fixtures.OPERATOR, world.acme.tenant, slug="other", name="Other")
     developer = members.put(fixtures.OPERATOR, world.acme.tenant, "dev", "developer").user
     members.confine(fixtures.OPERATOR, world.acme.tenant, "dev", [other])
-    assert signed_in(developer).get(page_of(kept)).status_code == 403
-    assert signed_in(developer).get(api_of(kept)).status_code == 403
+    assert signed_in(developer).get(page_of(kept)).status_code == 404
+    assert signed_in(developer).get(api_of(kept)).status_code == 404
     assert reads() == []
 
 

@@ -124,7 +124,7 @@ def test_a_developer_who_is_confined_to_projects_plays_in_those_alone(world: Wor
     with pytest.raises(KeyRefused, match="revoked"):
         keys.authenticate(secret)
     assert [each.slug for each in browser.get(PLAYGROUND).context["projects"]] == ["search"]
-    assert browser.post(KEY, {"project": "default"}).status_code == 403
+    assert browser.post(KEY, {"project": "default"}).status_code == 409
     assert browser.post(KEY, {"project": "search"}).status_code == 200
 
 
