@@ -3,9 +3,9 @@
 Erased are its name and slug, the names of its projects and keys, cost centres, the addresses its keys were bound to,
 its members and the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids
 and error texts that clients sent with requests, prompts and answers in content logs, deferred requests, webhooks,
-events and e-mails about them, the name, address, tax id and e-mails of its billing account, and everything it has in
-Redis. Names of models and plans stay: they are on statements. So do the currency, country, tax rate and terms of
-payment of its account.
+events and e-mails about them, the stored ends of logs of the engines that ran its requests, the name, address, tax id
+and e-mails of its billing account, and everything it has in Redis. Names of models and plans stay: they are on
+statements. So do the currency, country, tax rate and terms of payment of its account.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def _run(tenant: Tenant) -> Erased:
     counts = _erase_rows(tenant)
     _in_batches("hearth_erase_audit", tenant.id)
     _in_batches("hearth_erase_usage_text", tenant.id)
+    _in_batches("hearth_erase_engine_logs", tenant.id)
     erased = Erased(**counts, redis_keys=_erase_redis(TenantId(tenant.id)))
     Erasure.objects.filter(tenant=tenant).update(finished_at=Now())
     return erased

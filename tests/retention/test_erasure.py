@@ -22,6 +22,7 @@ from billing.accounts import account
 from billing.models import UsageRecord, UsageRollup
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
+from catalogue import registry as catalogue
 from retention import erasure, tasks
 from retention.models import Erasure
 from tenants import cost_centres, members, policy_epoch, registry
@@ -35,7 +36,8 @@ from tenants.people import invitations
 from tenants.snapshot import snapshot
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store
-from workers.models import DeferredRequest
+from workers.fleet import deployments
+from workers.models import DeferredRequest, Replica, ReplicaEvent
 
 pytestmark = pytest.mark.django_db
 
@@ -159,6 +161,28 @@ def test_no_name_is_left_and_the_ledger_stays(acme: Tenant, redis: Redis, as_app
     assert (entry.actor, entry.tenant_id) == ("ada", acme.id)
     assert all(word not in json.dumps(entry.after) for word in PERSONAL)
     redis.delete(stored[globex])
+
+
+def test_logs_of_the_engines_that_ran_its_requests_are_erased_and_no_others(acme: Tenant) -> None:
+    revision = catalogue.register(
+        OPERATOR,
+        acme,
+        catalogue.Description(name="demo", source="/models/demo", engine="simulated", context_length_tokens=2048),
+    )
+    pool = deployments.ensure_pool(SYSTEM, name="local", kind="simulated")
+    deployment = deployments.create(SYSTEM, name="demo", revision=revision, pools=[pool], replicas=2)
+    ran, other = (Replica.objects.create(deployment=deployment, revision=revision) for _ in range(2))
+    store(replace(row_at(NOW - timedelta(days=2), TenantId(acme.id)), replica_id=ran.id))
+    for replica in (ran, other):
+        for tail in ("Aborted request cmpl-1 of Anna", ""):
+            ReplicaEvent.objects.create(replica=replica, from_state="ready", to_state="backoff", log_tail=tail)
+    erasure.erase(OPERATOR, acme)
+    erasure.erase(OPERATOR, acme)
+    tails = ReplicaEvent.objects.order_by("id").values_list("replica_id", "log_tail")
+    erased = "Erased with a tenant whose requests this replica ran."
+    assert list(tails) == [
+        (ran.id, erased), (ran.id, ""), (other.id, "Aborted request cmpl-1 of Anna"), (other.id, "")
+    ]  # fmt: skip
 
 
 def test_it_may_be_repeated_and_takes_usage_that_arrived_late(acme: Tenant) -> None:

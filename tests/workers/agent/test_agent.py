@@ -368,6 +368,8 @@ def test_the_last_words_of_an_engine_fit_into_the_database(tmp_path: Path) -> No
     log_path = tmp_path / "engine.log"
     log_path.write_bytes(b"started\nkilled at \xff\0\0address 0\n\0\n")
     assert last_line(log_path) == "killed at \ufffdaddress 0"
+    log_path.write_bytes(b"failed on prompt='The secret plan'\n")
+    assert last_line(log_path) == "failed on prompt=(left out)"
 
 
 def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(

@@ -257,8 +257,9 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
 
 
 def last_line(log_path: Path) -> str:
-    """Return the last line of a log that is not blank, or an empty text."""
-    return next((line.strip()[:300] for line in reversed(_tail(log_path).split("\n")) if line.strip()), "")
+    """Return the last line of a log that is not blank, without private values, or an empty text."""
+    lines = engine_log.cleaned(_tail(log_path)).split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
 def _size(log_path: Path) -> int:
