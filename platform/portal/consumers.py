@@ -13,7 +13,7 @@ from django.db import close_old_connections
 from redis.exceptions import RedisError
 
 from portal.access.addresses import gateway_base
-from portal.access.identity import mfa
+from portal.access.identity import mfa, provider_sessions
 from portal.access.principal import Principal, principal_of_user, tenant_for
 from portal.errors import BadQuery
 from portal.live import feed, topics
@@ -88,7 +88,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         close_old_connections()
         if not isinstance(user, User) or not user.is_active or mfa.is_missing(user):
             return None
-        if operator_sign_in.must_use_provider(user):
+        if operator_sign_in.must_use_provider(user) or not provider_sessions.is_confirmed(self.scope["session"]):
             return None
         try:
             principal = principal_of_user(user)

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from portal.live import viewers
 from portal.live.viewers import Viewer
-from tenants import registry
+from tenants import members, registry
 from tenants.audit import SYSTEM
 from tenants.identity import second_factor
 from tenants.ids import TenantId
@@ -94,6 +94,17 @@ def second_factor_is_required(world: World, page: Viewer) -> None:
 def test_a_page_closes_when(world: World, pages: list[Viewer], change: Callable[[World, Viewer], None]) -> None:
     change(world, pages[1])
     assert viewers.without_right(pages) == [pages[1]]
+
+
+def test_a_page_of_other_projects_than_those_to_which_its_reader_is_confined_closes(world: World) -> None:
+    tenant, own = world.acme.tenant, frozenset({world.acme.project.id})
+    dana = User.objects.create(username="dana")
+    Membership.objects.create(user=dana, tenant=tenant, role=Membership.Role.DEVELOPER)
+    whole = viewer(dana, TenantId(tenant.id))
+    confined = Viewer(session_key=whole.session_key, tenant_id=whole.tenant_id, projects=own, end=_nothing)
+    assert viewers.without_right([whole, confined]) == [confined]
+    members.confine(SYSTEM, tenant, "dana", [world.acme.project])
+    assert viewers.without_right([whole, confined]) == [whole]
 
 
 def test_a_second_factor_that_somebody_has_is_enough(world: World, pages: list[Viewer]) -> None:

@@ -94,7 +94,11 @@ class TokensView(APIView):
         if not user.is_staff:
             raise PermissionDenied("Tokens are for operators. Use one of the tenant's keys instead.")
         if operator_sign_in.must_use_provider(user):
-            raise PermissionDenied("Operators sign in through their provider only.", "provider_required")
+            raise PermissionDenied(
+                "Operators sign in through their provider only, and a token would outlive what it decides. Use "
+                "`hearth` on a machine of this instance, or make the token as the break-glass operator.",
+                "provider_required",
+            )
         operator_sign_in.record_use(user, address=client_address(request._request))
         issued = tokens.issue(
             Actor(kind="user", name=user.get_username()),

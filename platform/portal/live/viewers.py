@@ -15,7 +15,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
-from portal.access.identity import mfa
+from portal.access.identity import mfa, provider_sessions
 from portal.access.principal import principals_of_users
 from tenants.identity import operator_sign_in
 from tenants.ids import TenantId
@@ -78,7 +78,7 @@ def _turn(viewers: Sequence[Viewer]) -> list[Viewer]:
 
 
 def without_right(viewers: Sequence[Viewer]) -> list[Viewer]:
-    """Return those that may not see their page any more, in at most six queries."""
+    """Return those that may not see their page any more, in at most seven queries."""
     users = _users_of({each.session_key for each in viewers})
     among = [user for user in users.values() if user.is_active]
     barred = mfa.missing_among(among) | operator_sign_in.must_use_provider_among(among)
@@ -97,9 +97,11 @@ def without_right(viewers: Sequence[Viewer]) -> list[Viewer]:
 
 
 def _users_of(keys: Iterable[str]) -> Mapping[str, User]:
-    """Return the user of each session that has not ended, neither by time nor by a new password."""
+    """Return the user of each session that has not ended, neither by time, by a new password nor by its provider."""
     rows = Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now())
-    sessions = {row.session_key: row.get_decoded() for row in rows}
+    kept = {row.session_key: row.get_decoded() for row in rows}
+    confirmed = provider_sessions.confirmed_among(kept)
+    sessions = {key: data for key, data in kept.items() if key in confirmed}
     ids = {str(data.get(SESSION_KEY, "")) for data in sessions.values()} - {""}
     users = {str(user.pk): user for user in User.objects.select_related("provider_member").filter(pk__in=ids)}
     return {

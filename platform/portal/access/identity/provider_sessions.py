@@ -8,12 +8,15 @@ cannot be reached, a session ends 15 minutes after it was last confirmed; the br
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
+from typing import Any
 
 from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib.auth import logout
+from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.http import HttpRequest
@@ -73,13 +76,29 @@ class Confirm(MiddlewareMixin):
         """
         if settings.SESSION_COOKIE_NAME not in request.COOKIES or is_inference(request.path):
             return
-        if request.session.get(_FLAG) and not confirm(request.session.session_key or "", LIFETIME):
+        if not is_confirmed(request.session):
             logout(request)
         user = request.user
         if isinstance(user, User) and operator_sign_in.must_use_provider(user):
             # made an operator after the sign-in, or by an invitation
             sign_ins.refuse(user, address=client_address(request), reason=operator_sign_in.PROVIDER_ONLY)
             logout(request)
+
+
+def is_confirmed(session: SessionBase) -> bool:
+    """Return whether this session is none of a provider's people, or one that the provider confirms."""
+    return not session.get(_FLAG) or confirm(session.session_key or "", LIFETIME)
+
+
+def confirmed_among(sessions: Mapping[str, Mapping[str, Any]]) -> Set[str]:
+    """Return the keys of those sessions, by their keys, that no provider has to confirm or that one did lately.
+
+    Asks no provider: the background role does.
+    """
+    asked = {key for key, data in sessions.items() if data.get(_FLAG)}
+    lately = ProviderSession.objects.filter(session_key__in=asked, confirmed_at__gt=timezone.now() - LIFETIME)
+    fresh = set(lately.values_list("session_key", flat=True)) if asked else set()
+    return sessions.keys() - asked | fresh
 
 
 def confirm(session_key: str, after: timedelta) -> bool:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.contrib.sessions.backends.db import SessionStore
 from django.test import Client
 
 from portal.access.identity import provider_sessions
+from portal.live import viewers
+from portal.live.viewers import Viewer
 from tenants.identity.models import ProviderMember, ProviderSession, SignInProvider
-from tenants.models import ApiKey, Membership
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Membership, Tenant
 from tests.portal.fixtures import World
 from tests.portal.identity_provider import Provider
 from tests.portal.pages.identity.conftest import overdue, set_up, through
@@ -27,6 +32,32 @@ def anna(acme: SignInProvider, provider: Provider) -> Client:
 
 def is_signed_in(browser: Client) -> bool:
     return browser.get(SESSIONS).status_code == 200
+
+
+async def _nothing() -> None:
+    return None
+
+
+def watches(browser: Client, tenant: Tenant) -> bool:
+    """Return whether a live page of the tenant stays open for this browser's session."""
+    key = browser.cookies[settings.SESSION_COOKIE_NAME].value
+    page = Viewer(session_key=key, tenant_id=TenantId(tenant.id), end=_nothing)
+    return viewers.without_right([page]) == []
+
+
+def test_a_live_page_closes_for_a_session_that_the_provider_does_not_confirm(
+    world: World, anna: Client, provider: Provider
+) -> None:
+    assert watches(anna, world.acme.tenant)
+    overdue()
+    assert not watches(anna, world.acme.tenant)
+    assert is_signed_in(anna)
+    assert watches(anna, world.acme.tenant)
+    provider.confirms = False
+    overdue()
+    session = SessionStore(anna.cookies[settings.SESSION_COOKIE_NAME].value)
+    assert not provider_sessions.is_confirmed(session)  # what a handshake asks
+    assert not watches(anna, world.acme.tenant)
 
 
 def test_a_confirmed_session_goes_on_and_each_refresh_token_is_used_once(anna: Client, provider: Provider) -> None:
