@@ -9,13 +9,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
+from django.urls import reverse
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from billing import errors as billing
+from portal.documentation import documents
 from portal.errors import BadQuery, NotPermitted, TooManyAttempts
 from portal.fleet.document.reading import BadDocument
 from reserved_capacity.errors import ReservationRefused
@@ -45,10 +48,13 @@ _COUNTS = {"replicas": "replicas", "slots for each replica": "slots_per_replica"
 
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
-    """Return an error in OpenAI's envelope."""
+    """Return an error in OpenAI's envelope, with the page that explains it if the portal's address is known."""
     kind = _KINDS.get(status_code, "invalid_request_error" if status_code < 500 else "api_error")
     text, name = _encodable(message), None if param is None else _encodable(param)
-    return Response({"error": {"message": text, "type": kind, "param": name, "code": code}}, status=status_code)
+    error = {"message": text, "type": kind, "param": name, "code": code}
+    if settings.PORTAL_URL and (section := documents.explained(code, status_code)):
+        error["doc_url"] = f"{settings.PORTAL_URL}{reverse('docs:error', args=[section])}"
+    return Response({"error": error}, status=status_code)
 
 
 def _encodable(text: str) -> str:

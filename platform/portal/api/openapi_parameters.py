@@ -48,6 +48,7 @@ class ErrorSerializer(serializers.Serializer[Any]):
     type = serializers.CharField()
     param = serializers.CharField(allow_null=True)
     code = serializers.CharField()
+    doc_url = serializers.CharField(required=False, help_text="The page that explains the code.")
 
 
 class RefusalSerializer(serializers.Serializer[Any]):

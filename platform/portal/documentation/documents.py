@@ -1,15 +1,26 @@
-"""The documentation for tenants: Markdown files of ``docs/tenants``, the one about errors also as one page per code."""
+"""The documentation for tenants: Markdown files of ``docs/tenants``, those about errors also as one page per code."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 
 from django.conf import settings
 
 #: File names without their ending, in the order of the menu.
-ORDER = ("quickstart", "streaming", "caching", "advisor", "content-log", "limits", "errors", "sdks")
+ORDER = (
+    "quickstart",
+    "streaming",
+    "caching",
+    "advisor",
+    "content-log",
+    "limits",
+    "errors",
+    "sdks",
+    "management-errors",
+)
 
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 _CODE = re.compile(r"^## ([a-z_]+)$", re.MULTILINE)
@@ -33,7 +44,26 @@ def documents() -> dict[str, Document]:
 @cache
 def errors() -> dict[str, Document]:
     """Return the section about each error code of the inference API, by code, in the order of the page."""
-    parts = _CODE.split(documents()["errors"].text)
+    return _sections("errors")
+
+
+@cache
+def management_errors() -> dict[str, Document]:
+    """Return the section about each error code that only the management API has, by code, in the order of the page."""
+    return _sections("management-errors")
+
+
+def explained(code: str, status: int) -> str:
+    """Return the code whose section explains an error of the management API: mostly its own."""
+    if code in management_errors() or code in errors():
+        return code
+    if code.endswith("_not_found"):
+        return "not_found"
+    return "invalid_value" if status == HTTPStatus.BAD_REQUEST else ""
+
+
+def _sections(slug: str) -> dict[str, Document]:
+    parts = _CODE.split(documents()[slug].text)
     return {
         code: Document(slug=f"errors/{code}", title=code, text=f"# `{code}`\n{text}")
         for code, text in zip(parts[1::2], parts[2::2], strict=True)

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from portal.access.addresses import api_base, example_model
 from portal.access.response_headers import page_policy
-from portal.documentation.documents import Document, documents, errors
+from portal.documentation.documents import Document, documents, errors, management_errors
 from portal.documentation.rendering import html
 
 
@@ -27,7 +27,9 @@ def document(request: HttpRequest, slug: str) -> HttpResponse:
 
 def error(request: HttpRequest, code: str) -> HttpResponse:
     """Show what an error code means: the address that ``doc_url`` of an error names."""
-    return _shown(request, errors().get(code), active="errors")
+    if code in errors():
+        return _shown(request, errors()[code], active="errors")
+    return _shown(request, management_errors().get(code), active="management-errors")
 
 
 def _shown(request: HttpRequest, found: Document | None, *, active: str) -> HttpResponse:

@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from django.test import Client
 
 from gateway import errors
-from portal.documentation.documents import Document, documents
+from portal.documentation.documents import Document, documents, explained, management_errors
 from portal.documentation.documents import errors as error_pages
 from portal.documentation.rendering import html
 
@@ -38,9 +38,43 @@ def test_each_error_code_has_a_section_and_no_other() -> None:
     assert set(error_pages()) == named_codes()
 
 
+def codes_of_the_management_api() -> set[str]:
+    """Return the codes that the portal's code names, and those that REST framework has for a whole request."""
+    found = {"not_found", "parse_error", "unsupported_media_type", "not_acceptable", "not_authenticated"}
+    for path in (ROOT / "platform" / "portal").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                place = {"envelope": 2, "PermissionDenied": 1, "AuthenticationFailed": 1}.get(call.func.id)
+                values = call.args[place : place + 1] if place else []
+                found |= {
+                    each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                }
+    return found | {"too_many_changes"}
+
+
+def test_each_error_code_of_the_management_api_has_a_section_and_no_other() -> None:
+    assert codes_of_the_management_api() - set(error_pages()) == set(management_errors())
+    assert set(management_errors()) & set(error_pages()) == set()
+
+
+@pytest.mark.django_db
+def test_an_error_of_the_management_api_names_the_page_about_its_code(client: Client, settings: LazySettings) -> None:
+    settings.PORTAL_URL = "https://portal.example.com"
+    error = client.get("/api/v1/tenants").json()["error"]
+    assert error["doc_url"] == "https://portal.example.com/docs/errors/not_authenticated"
+    assert client.get("/docs/errors/not_authenticated").status_code == 200
+    sections = {explained(code, status) for code, status in (("tenant_not_found", 404), ("max_length", 400))}
+    assert sections == {"not_found", "invalid_value"}
+    assert explained("invalid_value", 400) == "invalid_value"
+
+
 @pytest.mark.django_db
 def test_a_stranger_reads_every_page_and_each_link_leads_somewhere(client: Client) -> None:
-    addresses = ["/docs/", *(f"/docs/{slug}/" for slug in documents()), *(f"/docs/errors/{c}" for c in error_pages())]
+    addresses = [
+        "/docs/",
+        *(f"/docs/{slug}/" for slug in documents()),
+        *(f"/docs/errors/{c}" for c in (*error_pages(), *management_errors())),
+    ]
     pages = {address: client.get(address) for address in addresses}
     assert {page.status_code for page in pages.values()} == {200}
     ids = {address: set(re.findall(r' id="([^"]+)"', page.text)) for address, page in pages.items()}
