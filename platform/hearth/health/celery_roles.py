@@ -32,6 +32,7 @@ BEAT_LIMIT_SECONDS = 60.0
 #: Reconcile runs every two seconds, an agent's round every second.
 READY_SECONDS = 15.0
 DATABASE_PATIENCE_SECONDS = 2.0
+BROKER_PATIENCE_SECONDS = 2.0
 
 _worker = Heartbeat()
 _scheduler = Heartbeat()
@@ -119,12 +120,15 @@ def _agent() -> Health:
 
 
 def _control() -> Health:
+    from celery import current_app as app
+
     from hearth.health.bounded_call import BoundedCall
     from reconciliation import metrics as reconciliation
     from workers import fleet_counts
 
     fleet = BoundedCall(fleet_counts.read)
     proof = BoundedCall(reconciliation.read)
+    queues = BoundedCall(lambda: task_metrics.waiting(app))
     tick_age = metrics.TICKS.age_seconds
     return Health(
         role="control",
@@ -138,6 +142,7 @@ def _control() -> Health:
             *retention.metrics.CONTROL,
             metrics.AgeGauge("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
             metrics.FleetCollector(lambda: fleet.call(DATABASE_PATIENCE_SECONDS)),
+            task_metrics.QueueCollector(lambda: queues.call(BROKER_PATIENCE_SECONDS)),
             reconciliation.ProofCollector(lambda: proof.call(DATABASE_PATIENCE_SECONDS)),
         ),
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from celery import states
+from celery import Celery, states
 from django.utils import timezone
 
 from hearth.health import task_metrics
@@ -29,6 +29,17 @@ def test_tasks_are_counted_by_name_and_result() -> None:
     }
     assert found == {"done": 2, "failed": 1, "retried": 1, "ignored": 1}
     assert task_metrics.SECONDS.labels(task.name)._sum.get() >= 0
+
+
+def test_tasks_that_no_worker_has_taken_are_counted_by_queue() -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    for queue in ("background", "background", "control"):
+        app.send_task("tests.nothing", queue=queue)
+    found = task_metrics.waiting(app)
+    assert found == {"control": 1, "background": 2, "inference": 0}
+    (metric,) = task_metrics.QueueCollector(lambda: found).collect()
+    assert {(each.labels["queue"], each.value) for each in metric.samples} == set(found.items())
+    assert [each.samples for each in task_metrics.QueueCollector(lambda: None).collect()] == [[]]
 
 
 @pytest.mark.django_db
