@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -39,6 +40,10 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
+
+#: Readings run one after another in a thread of their own. In the one that sockets share, a socket that connects would
+#: wait for the readings of all topics, and several times.
+_READING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +77,7 @@ class Feed:
         while self.viewers:
             started = time.monotonic()
             try:
-                html, spent = await sync_to_async(self._timed_turn)()
+                html, spent = await sync_to_async(self._timed_turn, thread_sensitive=False, executor=_READING)()
                 if html:
                     await layer.group_send(group(self.topic), {"type": CHANGED, "html": html})
                 pause = max(self.topic.seconds, (1 + RESTS) * spent)
