@@ -74,11 +74,17 @@ def roles_of(user: User) -> list[Membership]:
 
 
 @transaction.atomic
-def change_profile(actor: Actor, user: User, *, first_name: str, last_name: str, time_zone: str = "") -> None:
-    """Change a person's name and time zone. Idempotent. The audit log, kept for longer than a person, has no name."""
-    if (user.first_name, user.last_name, user.time_zone) == (first_name, last_name, time_zone):
+def change_profile(
+    actor: Actor, user: User, *, first_name: str, last_name: str, time_zone: str = "", language: str = ""
+) -> None:
+    """Change a person's name, time zone and language. Idempotent.
+
+    The audit log, kept for longer than a person, has no name.
+    """
+    wanted = {"first_name": first_name, "last_name": last_name, "time_zone": time_zone, "language": language}
+    if all(getattr(user, field) == value for field, value in wanted.items()):
         return
-    User.objects.filter(id=user.id).update(first_name=first_name, last_name=last_name, time_zone=time_zone)
+    User.objects.filter(id=user.id).update(**wanted)
     audit.record(actor, "profile.changed", ("user", user.id), after={"person": user.username})
 
 

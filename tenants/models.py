@@ -36,6 +36,8 @@ class User(AbstractUser):
     )
     #: Of the IANA database, in which pages show times to this person; empty: that of the browser.
     time_zone = models.CharField(max_length=64, blank=True, default="", db_default="")
+    #: Of settings.LANGUAGES, in which pages are shown to this person; empty: that of the browser.
+    language = models.CharField(max_length=16, blank=True, default="", db_default="")
 
 
 class Tenant(models.Model):

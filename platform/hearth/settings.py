@@ -67,6 +67,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "portal.access.identity.provider_sessions.Confirm",
+    "portal.access.languages.LocaleMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -142,9 +143,11 @@ CHANNEL_LAYERS = {
 REDIS_TIMEOUT_SECONDS = ENVIRONMENT.redis_timeout_ms / 1000
 
 LANGUAGE_CODE = "en"
+#: What *Profile* offers. CONTRIBUTING.md says how to add one.
+LANGUAGES = [("en", "English")]
 TIME_ZONE = "UTC"
 USE_TZ = True
-USE_I18N = False
+USE_I18N = True
 STATIC_URL = "/static/"
 # npm puts the packages of package-lock.json there; only the folders the pages load are offered.
 STATICFILES_DIRS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zoneinfo import available_timezones
 
 from django import forms
+from django.conf import settings
 
 from portal.forms.base import PageForm, choice
 
@@ -13,7 +14,7 @@ ZONES = sorted(name for name in available_timezones() if name == "UTC" or ("/" i
 
 
 class ProfileForm(PageForm):
-    """Given name and family name, which lists of people show beside the sign-in name, and a time zone."""
+    """Given name and family name, which lists of people show beside the sign-in name, a time zone and a language."""
 
     id_prefix = "profile"
 
@@ -29,3 +30,4 @@ class ProfileForm(PageForm):
         required=False,
         help_text="Pages show times, days and months in it.",
     )
+    language = choice("Language", [("", "that of the browser"), *settings.LANGUAGES], required=False)

@@ -1,4 +1,4 @@
-"""The page *Profile* of who is signed in: their name and time zone, and what they may do where."""
+"""The page *Profile* of who is signed in: their name, time zone and language, and what they may do where."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenants.errors import NotFound
 @require_http_methods(["GET", "POST"])
 @page
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Show and change the person's own name and time zone. Nobody sees or changes another person's here."""
+    """Show and change the person's own name, time zone and language. Nobody sees or changes another person's here."""
     user = principal.user
     if user is None:
         raise NotFound("page", request.path)
