@@ -14,7 +14,7 @@ PYTHON_CLIENTS := tests/journey/python_clients
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-usage bench-portal bench-hostile bench-coldstart bench-engine-tls bench-routing bench-routing-host-memory bench-routing-matrix bench-routing-live bench-calibration fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-usage bench-portal bench-hostile bench-coldstart bench-engine-tls bench-routing bench-routing-host-memory bench-routing-matrix bench-routing-live bench-calibration fmt translations lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -120,6 +120,9 @@ fmt: install-dev ## Format, fix what can be fixed, and write the tables of docs/
 	@$(BIN)/ruff format .
 	$(BIN)/python -m hearth.configuration_page
 	$(BIN)/ruff check --fix .
+
+translations: install-dev ## Bring the catalogues of pages' texts up to date; LANGUAGE=de begins one
+	@$(BIN)/python -m portal.translations $(LANGUAGE)
 
 # A file of hashes without addresses: any index or mirror can serve it.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
