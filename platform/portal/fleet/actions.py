@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
+from django.utils.translation import gettext_noop as _
 
 from catalogue import routing_policy
 from tenants.audit import Actor
@@ -123,8 +124,8 @@ def _scale(target: str) -> Subject:
         arguments={"deployment": row.name},
         shown={"replicas": "{minimum}-{maximum}"},
         fields=(
-            Field(name="minimum", label="At least", value=str(row.min_replicas), maximum=MAX_REPLICAS),
-            Field(name="maximum", label="At most", value=str(row.max_replicas), maximum=MAX_REPLICAS),
+            Field(name="minimum", label=_("At least"), value=str(row.min_replicas), maximum=MAX_REPLICAS),
+            Field(name="maximum", label=_("At most"), value=str(row.max_replicas), maximum=MAX_REPLICAS),
         ),
     )
 
@@ -140,12 +141,12 @@ def _target(target: str) -> Subject:
         fields=(
             Field(
                 name="tokens",
-                label="Tokens per replica, or auto",
+                label=_("Tokens per replica, or auto"),
                 value=str(tokens),
                 suggestions=(LEARNED,),
             ),
-            Field(name="up_after", label="Up after, s", value=up_after, maximum=longest),
-            Field(name="down_after", label="Down after, s", value=down_after, maximum=longest),
+            Field(name="up_after", label=_("Up after, s"), value=up_after, maximum=longest),
+            Field(name="down_after", label=_("Down after, s"), value=down_after, maximum=longest),
         ),
     )
 
@@ -156,7 +157,7 @@ def _route(target: str) -> Subject:
     return Subject(
         title=f"requests of {row.name}",
         arguments={"deployment": row.name},
-        fields=(Field(name="policy", label="Policy", value=present, suggestions=routing_policy.POLICIES),),
+        fields=(Field(name="policy", label=_("Policy"), value=present, suggestions=routing_policy.POLICIES),),
     )
 
 
@@ -167,8 +168,10 @@ def _warm(target: str) -> Subject:
         title=f"pool {row.name}",
         arguments={"pool": row.name},
         fields=(
-            Field(name="per_node", label="Placeholders per node", value=str(row.placeholders_per_node), maximum=most),
-            Field(name="level", label="Level", value=row.placeholder_level, choices=operations.LEVELS),
+            Field(
+                name="per_node", label=_("Placeholders per node"), value=str(row.placeholders_per_node), maximum=most
+            ),
+            Field(name="level", label=_("Level"), value=row.placeholder_level, choices=operations.LEVELS),
         ),
     )
 
@@ -178,14 +181,14 @@ def _pool_set(target: str) -> Subject:
     settings = pools.settings_of(row)
     given = dict(word.partition("=")[::2] for word in pools.setting_text(settings).split())
     names = {
-        "priority": "Order (lowest first)",
-        "region": "Region",
-        "high_water": "High water",
-        "low_water": "Low water",
-        "staged_share": "Share of memory for staged files",
-        "gpu_type": "GPU type",
-        "labels": "Labels, as net:ib,tier:spot",
-        "slot_hour_usd": "Dollars per slot hour",
+        "priority": _("Order (lowest first)"),
+        "region": _("Region"),
+        "high_water": _("High water"),
+        "low_water": _("Low water"),
+        "staged_share": _("Share of memory for staged files"),
+        "gpu_type": _("GPU type"),
+        "labels": _("Labels, as net:ib,tier:spot"),
+        "slot_hour_usd": _("Dollars per slot hour"),
     }
     return Subject(
         title=f"pool {row.name}",
@@ -203,7 +206,7 @@ def _objective(target: str) -> Subject:
         fields=(
             Field(
                 name="objectives",
-                label="As ttft_seconds=1.5 kv_usage=0.9",
+                label=_("As ttft_seconds=1.5 kv_usage=0.9"),
                 value=str(scaling_signals.read(row.objectives)),
                 free=True,
             ),
@@ -219,7 +222,7 @@ def _require(target: str) -> Subject:
         fields=(
             Field(
                 name="requirements",
-                label="As gpu_types=H100,H200 labels=net:ib",
+                label=_("As gpu_types=H100,H200 labels=net:ib"),
                 value=str(pool_requirements.read(row.requires)),
                 free=True,
             ),
@@ -258,7 +261,7 @@ def _promote(target: str) -> Subject:
         title=f"placeholder {short}",
         arguments={"placeholder": target},
         shown={"placeholder": short},
-        fields=(Field(name="deployment", label="Deployment", value=chosen, choices=names),),
+        fields=(Field(name="deployment", label=_("Deployment"), value=chosen, choices=names),),
     )
 
 
@@ -284,14 +287,14 @@ def _rollout_policy(target: str) -> Subject:
     given = dict(word.partition("=")[::2] for word in rollout_policy.words(policy).split())
     given["canaries"] = rollout_policy.canaries_json(policy)
     labels = {
-        "max_surge": "Replicas beyond the desired number",
-        "max_unavailable": "Replicas that may be missing",
-        "min_ready_seconds": "Seconds a new replica serves before an old one stops",
-        "max_ttft_seconds": "Longest time to the first token, s; nothing: any",
-        "max_tpot_seconds": "Longest time per further token of a canary, s; nothing: any",
-        "max_error_share": "Share of requests that may fail",
-        "max_failed_starts": "Starts that may fail",
-        "canaries": "Canaries, as a JSON list; nothing: none",
+        "max_surge": _("Replicas beyond the desired number"),
+        "max_unavailable": _("Replicas that may be missing"),
+        "min_ready_seconds": _("Seconds a new replica serves before an old one stops"),
+        "max_ttft_seconds": _("Longest time to the first token, s; nothing: any"),
+        "max_tpot_seconds": _("Longest time per further token of a canary, s; nothing: any"),
+        "max_error_share": _("Share of requests that may fail"),
+        "max_failed_starts": _("Starts that may fail"),
+        "canaries": _("Canaries, as a JSON list; nothing: none"),
     }
     return Subject(
         title=f"rollouts of {row.name}",

@@ -8,14 +8,17 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django import forms
+from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.utils import translation
+from django.utils.translation import gettext, gettext_noop
 
 from portal.access.limit_permissions import TargetNames
 from tenants import error_text
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, TenantError
 from tenants.models import ApiKey, Project
 
-CHOOSE = "Choose one of the list."
+CHOOSE = gettext_noop("Choose one of the list.")
 
 #: A choice's value and its words.
 Choice = tuple[str, str]
@@ -43,6 +46,9 @@ class PageForm(forms.Form):
 
     def __init__(self, data: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(data, auto_id=f"{self.id_prefix}-%s", label_suffix="", **options)
+        if translation.get_language() != settings.LANGUAGE_CODE:
+            for field in self.fields.values():
+                _translate(field)
 
     def add_error(self, field: str | None, error: Any) -> None:
         """Add an error, and put the focus on the first field that has one."""
@@ -68,6 +74,17 @@ class PageForm(forms.Form):
             case _:
                 raise error
         self.add_error(field if field in self.fields else None, problem)
+
+
+def _translate(field: forms.Field) -> None:
+    """Show a field's words, which ``gettext_noop`` marks, in the reader's language."""
+    field.label, field.help_text = gettext(str(field.label or "")), gettext(str(field.help_text))
+    field.error_messages = {code: gettext(str(words)) for code, words in field.error_messages.items()}
+    if "placeholder" in field.widget.attrs:
+        field.widget.attrs["placeholder"] = gettext(field.widget.attrs["placeholder"])
+    if isinstance(field, forms.ChoiceField):
+        choices: Any = field.choices
+        field.choices = [(value, gettext(str(words))) for value, words in choices]
 
 
 def whole_number(
@@ -104,12 +121,12 @@ class TargetField(forms.CharField):
     """
 
     def __init__(self, label: str) -> None:
-        super().__init__(label=label, widget=forms.Select, error_messages={"required": CHOOSE})
+        super().__init__(label=gettext(label), widget=forms.Select, error_messages={"required": gettext(CHOOSE)})
 
     def offer(self, projects: Sequence[Project], keys: Sequence[ApiKey], *, whole_tenant: bool) -> None:
         """Set the choices."""
         assert isinstance(self.widget, forms.Select)
-        first = [("tenant", "the whole tenant")] if whole_tenant else []
+        first = [("tenant", gettext("the whole tenant"))] if whole_tenant else []
         self.widget.choices = [
             *first,
             *((f"project:{project.slug}", f"project {project.slug}") for project in projects),

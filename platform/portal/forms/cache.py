@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from portal.access.limit_permissions import TargetNames
 from portal.forms.base import PageForm, TargetField, choice, whole_number
@@ -22,22 +23,22 @@ class CacheSettingForm(PageForm):
 
     id_prefix = "cache"
 
-    mode = choice("Stores", (("", INHERITED), *CACHE_MODES), required=False)
-    ttl_seconds = whole_number("Lifetime, in seconds", LARGEST["ttl_seconds"], empty=INHERITED)
-    writes_per_minute = whole_number("Stored a minute", LARGEST["writes_per_minute"], empty=INHERITED)
+    mode = choice(_("Stores"), (("", INHERITED), *CACHE_MODES), required=False)
+    ttl_seconds = whole_number(_("Lifetime, in seconds"), LARGEST["ttl_seconds"], empty=INHERITED)
+    writes_per_minute = whole_number(_("Stored a minute"), LARGEST["writes_per_minute"], empty=INHERITED)
 
     def __init__(
         self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project], keys: Sequence[ApiKey]
     ) -> None:
         super().__init__(data)
-        target = TargetField("Project or key")
+        target = TargetField(_("Project or key"))
         target.offer(projects, keys, whole_tenant=False)
         self.fields = {"for": target, **self.fields}
 
     def clean(self) -> dict[str, Any]:
         """Require a value. Raises ValidationError."""
         if not self.errors and self.overrides() == CacheOverrides():
-            raise ValidationError("Fill in at least one of “Stores”, “Lifetime, in seconds” and “Stored a minute”.")
+            raise ValidationError(_("Fill in at least one of “Stores”, “Lifetime, in seconds” and “Stored a minute”."))
         return self.cleaned_data
 
     def target(self) -> TargetNames:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from billing.pricing.rating import Rates
 from catalogue import engine_options
@@ -22,14 +23,14 @@ from workers.fleet.deployments import MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.model_sources.source import ModelSpec
 from workers.models import Pool
 
-_NAME = "Enter a name of at most 200 characters."
+_NAME = _("Enter a name of at most 200 characters.")
 #: A dollar for a million tokens is so many pico-dollars for one.
 PICO_PER_UNIT = 10**6
 PRICES = ("prompt", "cached_prompt", "completion")
 
 
 def _price(label: str) -> forms.DecimalField:
-    problem = "Enter an amount from 0 to 1,000 with at most six decimals, or leave all three empty."
+    problem = _("Enter an amount from 0 to 1,000 with at most six decimals, or leave all three empty.")
     return forms.DecimalField(
         label=label,
         required=False,
@@ -50,49 +51,57 @@ class DeployForm(PageForm):
     fields_of_errors = {"model name": "name", "model": "name", "number of pipeline stages": "slots_per_replica"}
 
     name = forms.CharField(
-        label="Name",
+        label=_("Name"),
         max_length=200,
-        help_text="What clients call it. The name of a deployed model changes what that one serves.",
+        help_text=_("What clients call it. The name of a deployed model changes what that one serves."),
         error_messages={"required": _NAME, "max_length": _NAME},
     )
     source = forms.CharField(
-        label="Source",
+        label=_("Source"),
         max_length=500,
         required=False,
-        help_text="A Hugging Face id, or a folder on this machine and on every node. Empty: the tiny model.",
+        help_text=_("A Hugging Face id, or a folder on this machine and on every node. Empty: the tiny model."),
     )
     commit = forms.CharField(
-        label="Revision", max_length=200, required=False, help_text="Branch, tag or commit of a Hugging Face id."
+        label=_("Revision"), max_length=200, required=False, help_text=_("Branch, tag or commit of a Hugging Face id.")
     )
-    task = choice("Task", (("text", "text"), ("embeddings", "embeddings")))
-    engine = choice("Engine", (("vllm", "vLLM"), ("simulated", "simulated")))
-    pool = choice("Pool", ())
-    replicas = whole_number("Replicas", MAX_REPLICAS, required=True)
+    task = choice(_("Task"), (("text", "text"), ("embeddings", "embeddings")))
+    engine = choice(_("Engine"), (("vllm", "vLLM"), ("simulated", "simulated")))
+    pool = choice(_("Pool"), ())
+    replicas = whole_number(_("Replicas"), MAX_REPLICAS, required=True)
     slots_per_replica = whole_number(
-        "Slots per replica",
+        _("Slots per replica"),
         MAX_SLOTS_PER_REPLICA,
         smallest=1,
         required=True,
-        help_text="Of one node. The model is divided among as many GPUs.",
+        help_text=_("Of one node. The model is divided among as many GPUs."),
     )
     context_tokens = whole_number(
-        "Context, tokens", 2**31 - 1, required=True, help_text="Prompt and completion together. 0: the model's own."
+        _("Context, tokens"),
+        2**31 - 1,
+        required=True,
+        help_text=_("Prompt and completion together. 0: the model's own."),
     )
-    kv_dtype = forms.CharField(max_length=40, label="KV cache type", help_text="As fp8. auto: the model's.")
-    quantization = forms.CharField(max_length=40, label="Quantisation", help_text="As fp8. auto: as its files say.")
+    kv_dtype = forms.CharField(max_length=40, label=_("KV cache type"), help_text=_("As fp8. auto: the model's."))
+    quantization = forms.CharField(
+        max_length=40, label=_("Quantisation"), help_text=_("As fp8. auto: as its files say.")
+    )
     engine_args = forms.CharField(
-        required=False, max_length=100_000, label="Further arguments", help_text="Of the engine, quoted as for a shell."
+        required=False,
+        max_length=100_000,
+        label=_("Further arguments"),
+        help_text=_("Of the engine, quoted as for a shell."),
     )
-    visibility = choice("Visible to", (("public", "every tenant"), ("private", "the tenants chosen below")))
+    visibility = choice(_("Visible to"), (("public", _("every tenant")), ("private", _("the tenants chosen below"))))
     tenants = forms.MultipleChoiceField(
-        required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
+        required=False, label=_("Tenants"), help_text=_("Only for a model that is not visible to every tenant.")
     )
     secret = forms.ChoiceField(
-        required=False, label="Secret", help_text="With which nodes fetch a gated or private model from the hub."
+        required=False, label=_("Secret"), help_text=_("With which nodes fetch a gated or private model from the hub.")
     )
-    prompt = _price("Prompt tokens, dollars per million")
-    cached_prompt = _price("Cached prompt tokens, dollars per million")
-    completion = _price("Completion tokens, dollars per million")
+    prompt = _price(_("Prompt tokens, dollars per million"))
+    cached_prompt = _price(_("Cached prompt tokens, dollars per million"))
+    completion = _price(_("Completion tokens, dollars per million"))
     #: What was checked before; see :meth:`is_checked`.
     checked = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput())
 
@@ -128,7 +137,7 @@ class DeployForm(PageForm):
         if given and len(given) < len(PRICES):
             for name in PRICES:
                 if name not in given and name not in self.errors:
-                    self.add_error(name, "Enter all three prices, or none.")
+                    self.add_error(name, _("Enter all three prices, or none."))
         return values
 
     def spec(self) -> ModelSpec:

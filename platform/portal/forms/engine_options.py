@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 from msgspec.structs import asdict
 
 from catalogue import engine_options
@@ -27,49 +28,51 @@ class EngineOptionsForm(PageForm):
     id_prefix = "engine"
 
     slots_per_replica = whole_number(
-        "Slots per replica",
+        _("Slots per replica"),
         MAX_SLOTS_PER_REPLICA,
         smallest=1,
         required=True,
-        help_text="Of one node. The model is divided among as many GPUs.",
+        help_text=_("Of one node. The model is divided among as many GPUs."),
     )
     context_tokens = whole_number(
-        "Context, tokens",
+        _("Context, tokens"),
         LARGEST_CONTEXT,
         required=True,
-        help_text="Longest prompt and completion together. 0: the model's own, as far as it fits into the memory.",
+        help_text=_("Longest prompt and completion together. 0: the model's own, as far as it fits into the memory."),
     )
-    kv_dtype = forms.CharField(max_length=40, label="KV cache type", help_text="As fp8. auto: the model's.")
+    kv_dtype = forms.CharField(max_length=40, label=_("KV cache type"), help_text=_("As fp8. auto: the model's."))
     quantization = forms.CharField(
-        max_length=40, label="Quantisation", help_text="Of the weights, as fp8. auto: as their files say."
+        max_length=40, label=_("Quantisation"), help_text=_("Of the weights, as fp8. auto: as their files say.")
     )
     host_memory_gib = whole_number(
-        "Host memory for KV blocks, GiB",
+        _("Host memory for KV blocks, GiB"),
         engine_options.MOST_HOST_MEMORY_GIB,
         required=True,
-        help_text="For blocks that leave the GPUs of a replica. 0: none.",
+        help_text=_("For blocks that leave the GPUs of a replica. 0: none."),
     )
     pipeline_parallel = whole_number(
-        "Pipeline stages",
+        _("Pipeline stages"),
         engine_options.MOST_STAGES,
         smallest=1,
         required=True,
-        help_text="The layers are divided into these; each has slots / stages GPUs.",
+        help_text=_("The layers are divided into these; each has slots / stages GPUs."),
     )
     lora_adapters = whole_number(
-        "LoRA adapters", engine_options.MOST_ADAPTERS, required=True, help_text="In one batch. 0: none."
+        _("LoRA adapters"), engine_options.MOST_ADAPTERS, required=True, help_text=_("In one batch. 0: none.")
     )
-    lora_rank = whole_number("Largest LoRA rank", engine_options.MOST_RANK, smallest=1, required=True)
+    lora_rank = whole_number(_("Largest LoRA rank"), engine_options.MOST_RANK, smallest=1, required=True)
 
     engine_version = forms.ChoiceField(
-        required=False, label="Version of the engine", help_text="A version that nodes have: `hearth engine install`."
+        required=False,
+        label=_("Version of the engine"),
+        help_text=_("A version that nodes have: `hearth engine install`."),
     )
 
     engine_args = forms.CharField(
         required=False,
         max_length=100_000,
-        label="Further arguments",
-        help_text="Of the engine itself, quoted as for a shell. Those of the model's family are added.",
+        label=_("Further arguments"),
+        help_text=_("Of the engine itself, quoted as for a shell. Those of the model's family are added."),
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, deployment: Deployment) -> None:
@@ -85,7 +88,7 @@ class EngineOptionsForm(PageForm):
         super().__init__(data, initial=present)
         counted = engine_versions.on_nodes(revision.engine)
         offered = {version: f"{version}, on {count} nodes" for version, count in counted.items()}
-        own = "the first one of each node" if not revision.engine_version else revision.engine_version
+        own = _("the first one of each node") if not revision.engine_version else revision.engine_version
         field = self.fields["engine_version"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = list(({revision.engine_version: own} | offered).items())

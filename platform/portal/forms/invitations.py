@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice
 
@@ -16,12 +17,12 @@ class InvitationForm(PageForm):
     id_prefix = "invite"
     fields_of_errors = {"e-mail address": "email"}
 
-    role = choice("Role", [])
+    role = choice(_("Role"), [])
     email = forms.CharField(
         required=False,
         max_length=254,
         label="E-mail",
-        help_text="The link is sent there. Empty: pass it on yourself.",
+        help_text=_("The link is sent there. Empty: pass it on yourself."),
         widget=forms.EmailInput({"autocomplete": "off"}),
     )
 
@@ -44,14 +45,14 @@ class AcceptForm(PageForm):
 
     username = forms.CharField(
         max_length=150,
-        label="Sign-in name",
-        help_text="Letters, digits and @ . + - _",
+        label=_("Sign-in name"),
+        help_text=_("Letters, digits and @ . + - _"),
         widget=forms.TextInput({"autocomplete": "username", "autocapitalize": "none", "spellcheck": "false"}),
     )
     password = forms.CharField(
         max_length=4096,
         strip=False,
-        label="Password",
-        help_text="At least 10 characters.",
+        label=_("Password"),
+        help_text=_("At least 10 characters."),
         widget=forms.PasswordInput({"autocomplete": "new-password"}),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import CHOOSE, Choice, PageForm, choice
 from tenants.keys import keys
@@ -29,19 +30,19 @@ SCOPE_SETS: Mapping[str, Sequence[str]] = {
     "manage-tenant": keys.SCOPES,
 }
 SCOPE_CHOICES: Sequence[Choice] = (
-    ("inference", "call models"),
-    ("store-nothing", "call models, store no answers in the cache"),
-    ("no-cache", "call models, without the prediction cache"),
-    ("read", "call models, read the usage of its project"),
-    ("read-tenant", "call models, read the usage of the whole tenant"),
-    ("manage", "call models, read usage and manage keys of its project"),
-    ("manage-tenant", "call models, read usage and manage keys of the whole tenant"),
+    ("inference", _("call models")),
+    ("store-nothing", _("call models, store no answers in the cache")),
+    ("no-cache", _("call models, without the prediction cache")),
+    ("read", _("call models, read the usage of its project")),
+    ("read-tenant", _("call models, read the usage of the whole tenant")),
+    ("manage", _("call models, read usage and manage keys of its project")),
+    ("manage-tenant", _("call models, read usage and manage keys of the whole tenant")),
 )
 #: Seconds until the old key of a rotation expires.
 OVERLAPS: Sequence[Choice] = (
-    ("0", "at once"),
-    ("3600", "in an hour"),
-    ("86400", "in a day"),
+    ("0", _("at once")),
+    ("3600", _("in an hour")),
+    ("86400", _("in a day")),
     ("604800", "in 7 days"),
     ("2592000", "in 30 days"),
 )
@@ -51,14 +52,14 @@ LIFETIMES: Sequence[Choice] = (
     ("7", "in 7 days"),
     ("30", "in 30 days"),
     ("90", "in 90 days"),
-    ("365", "in a year"),
+    ("365", _("in a year")),
 )
 
 
 def _name() -> forms.CharField:
     problem = f"Enter a name of at most {MAX_NAME_LENGTH} characters."
     return forms.CharField(
-        label="Name",
+        label=_("Name"),
         max_length=MAX_NAME_LENGTH,
         error_messages={"required": problem, "max_length": problem},
         widget=forms.TextInput({"placeholder": "laptop"}),
@@ -89,8 +90,8 @@ class NewKeyForm(PageForm):
     id_prefix = "key"
 
     name = _name()
-    project = forms.CharField(label="Project", required=False, widget=forms.Select)
-    scopes = choice("Scopes", SCOPE_CHOICES, required=False)
+    project = forms.CharField(label=_("Project"), required=False, widget=forms.Select)
+    scopes = choice(_("Scopes"), SCOPE_CHOICES, required=False)
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project]) -> None:
         super().__init__(data, initial={"project": "default"})
@@ -115,15 +116,15 @@ class ChangeKeyForm(PageForm):
     id_prefix = "change"
 
     name = _name()
-    scopes = choice("Scopes", SCOPE_CHOICES)
-    expires = choice("Expires", LIFETIMES)
+    scopes = choice(_("Scopes"), SCOPE_CHOICES)
+    expires = choice(_("Expires"), LIFETIMES)
     models = LinesField(
-        label="Allowed models, one per line; empty for all",
+        label=_("Allowed models, one per line; empty for all"),
         max_entries=MAX_MODELS,
         widget=forms.Textarea({"rows": 3}),
     )
     networks = LinesField(
-        label="Allowed networks, one per line; empty for all",
+        label=_("Allowed networks, one per line; empty for all"),
         widget=forms.Textarea({"rows": 3, "class": "mono", "placeholder": "192.0.2.0/24"}),
     )
     fields_of_errors = {"allowed_networks": "networks", "scope": "scopes"}
@@ -169,7 +170,7 @@ class RotateKeyForm(PageForm):
 
     id_prefix = "rotate"
 
-    overlap = choice("The old key expires", OVERLAPS)
+    overlap = choice(_("The old key expires"), OVERLAPS)
     fields_of_errors = {"overlap_seconds": "overlap"}
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:

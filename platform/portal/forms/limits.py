@@ -10,6 +10,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from portal.access.limit_permissions import TargetNames
 from portal.formats import money
@@ -19,7 +20,7 @@ from tenants.policy.budgets import BudgetTerms
 from tenants.policy.limits import LARGEST, LimitValues
 
 _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
-_PERIODS = tuple((value, "all time" if value == "total" else value) for value in Budget.Period.values)
+_PERIODS = tuple((value, _("all time") if value == "total" else value) for value in Budget.Period.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,13 @@ class Targets:
 class _RuleForm(PageForm):
     """A form about a target and a model."""
 
-    model = forms.CharField(label="Model", required=False, widget=forms.Select)
+    model = forms.CharField(label=_("Model"), required=False, widget=forms.Select)
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, targets: Targets, **options: Any) -> None:
         super().__init__(data, **options)
-        target = TargetField("For")
+        target = TargetField(_("For"))
         target.offer(targets.projects, targets.keys, whole_tenant=targets.whole_tenant)
-        models = forms.Select(choices=[("", "all models"), *((name, name) for name in targets.models)])
+        models = forms.Select(choices=[("", _("all models")), *((name, name) for name in targets.models)])
         self.fields["model"].widget = models
         # ``for`` is a word of Python and cannot be declared
         self.fields = {"for": target, **self.fields}
@@ -58,14 +59,14 @@ class LimitForm(_RuleForm):
 
     id_prefix = "limit"
 
-    requests_per_minute = whole_number("Requests a minute", LARGEST["requests_per_minute"], empty="unlimited")
-    tokens_per_minute = whole_number("Tokens a minute", LARGEST["tokens_per_minute"], empty="unlimited")
-    concurrent_requests = whole_number("Requests at once", LARGEST["concurrent_requests"], empty="unlimited")
+    requests_per_minute = whole_number(_("Requests a minute"), LARGEST["requests_per_minute"], empty="unlimited")
+    tokens_per_minute = whole_number(_("Tokens a minute"), LARGEST["tokens_per_minute"], empty="unlimited")
+    concurrent_requests = whole_number(_("Requests at once"), LARGEST["concurrent_requests"], empty="unlimited")
 
     def clean(self) -> dict[str, Any]:
         """Require a number. Raises ValidationError."""
         if not self.errors and self.values() == LimitValues():
-            raise ValidationError("Fill in at least one of requests a minute, tokens a minute and requests at once.")
+            raise ValidationError(_("Fill in at least one of requests a minute, tokens a minute and requests at once."))
         return self.cleaned_data
 
     def values(self) -> LimitValues:
@@ -78,18 +79,18 @@ class BudgetForm(_RuleForm):
 
     id_prefix = "budget"
 
-    period = choice("Period", _PERIODS, required=False)
+    period = choice(_("Period"), _PERIODS, required=False)
     limit = forms.CharField(
-        label="Limit",
-        error_messages={"required": "Enter an amount such as 25 or 0.50."},
+        label=_("Limit"),
+        error_messages={"required": _("Enter an amount such as 25 or 0.50.")},
         widget=forms.TextInput({"inputmode": "decimal", "placeholder": "25.00"}),
     )
-    action = choice("When used up", (("block", "refuse requests"), ("alert", "only alert")), required=False)
+    action = choice(_("When used up"), (("block", _("refuse requests")), ("alert", _("only alert"))), required=False)
     alert_percents = forms.CharField(
-        label="Alert at, in percent",
+        label=_("Alert at, in percent"),
         required=False,
         widget=forms.TextInput({"placeholder": "50 80 95"}),
-        help_text="By e-mail and webhook.",
+        help_text=_("By e-mail and webhook."),
     )
     fields_of_errors = {"limit_pico": "limit"}
 
@@ -101,14 +102,14 @@ class BudgetForm(_RuleForm):
         """Return the amount in pico-units. Raises ValidationError."""
         text = self.cleaned_data["limit"]
         if not _AMOUNT.fullmatch(text):
-            raise ValidationError("Enter an amount such as 25 or 0.50, with at most twelve decimals.")
+            raise ValidationError(_("Enter an amount such as 25 or 0.50, with at most twelve decimals."))
         return int(Decimal(text) * money.PICO)
 
     def clean_alert_percents(self) -> list[int]:
         """Return the percentages. Raises ValidationError."""
         words = self.cleaned_data["alert_percents"].replace(",", " ").replace("%", " ").split()
         if not all(word.isascii() and word.isdigit() and 1 <= int(word[:4]) <= 100 for word in words):
-            raise ValidationError("Enter whole numbers from 1 to 100, such as 50 80 95.")
+            raise ValidationError(_("Enter whole numbers from 1 to 100, such as 50 80 95."))
         return [int(word) for word in words]
 
     def terms(self) -> BudgetTerms:

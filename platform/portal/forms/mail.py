@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from notifications.event_types import EventType
 from notifications.mail.recipients import LONGEST_ADDRESS
@@ -22,7 +23,7 @@ class MailForm(PageForm):
     fields_of_errors = {"e-mail address": "address", "event type": "wanted"}
 
     address = forms.CharField(
-        label="Your e-mail address", max_length=LONGEST_ADDRESS, required=False, help_text="Empty: you get none."
+        label=_("Your e-mail address"), max_length=LONGEST_ADDRESS, required=False, help_text=_("Empty: you get none.")
     )
     wanted = forms.MultipleChoiceField(label="E-mails", required=False, widget=forms.CheckboxSelectMultiple)
 

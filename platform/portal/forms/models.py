@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils.translation import gettext_noop as _
 
 from catalogue import administration
 from catalogue.models import Model, ModelAlias
@@ -19,7 +20,7 @@ from workers.models import Secret
 from workers.weights import secrets
 from workers.weights.secrets import LONGEST_VALUE
 
-_NAME = "Enter a name of at most 200 characters."
+_NAME = _("Enter a name of at most 200 characters.")
 _ERRORS = {"required": _NAME, "max_length": _NAME}
 #: Active tenants offered as those that see a private model, beside those that see it now.
 MOST_TENANTS = 1000
@@ -32,42 +33,46 @@ class ModelForm(PageForm):
     fields_of_errors = {"retirement date": "retires_at"}
 
     name = forms.CharField(
-        label="Name",
+        label=_("Name"),
         max_length=200,
-        help_text="The old name becomes an alias, and a rollout replaces the replicas.",
+        help_text=_("The old name becomes an alias, and a rollout replaces the replicas."),
         error_messages=_ERRORS,
     )
     aliases = forms.CharField(
-        required=False, max_length=4000, label="Aliases", help_text="Further names for clients, separated by spaces."
+        required=False,
+        max_length=4000,
+        label=_("Aliases"),
+        help_text=_("Further names for clients, separated by spaces."),
     )
     visibility = forms.ChoiceField(
-        choices=[("public", "every tenant"), ("private", "its owner and the tenants chosen below")], label="Visible to"
+        choices=[("public", _("every tenant")), ("private", _("its owner and the tenants chosen below"))],
+        label=_("Visible to"),
     )
     tenants = forms.MultipleChoiceField(
-        required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
+        required=False, label=_("Tenants"), help_text=_("Only for a model that is not visible to every tenant.")
     )
 
     retires_at = forms.DateTimeField(
         required=False,
-        label="Retires at, UTC",
-        help_text="From then on its requests are refused; every answer announces it. Empty: never.",
-        error_messages={"invalid": "Enter a date and a time, as 2027-03-31T00:00."},
+        label=_("Retires at, UTC"),
+        help_text=_("From then on its requests are refused; every answer announces it. Empty: never."),
+        error_messages={"invalid": _("Enter a date and a time, as 2027-03-31T00:00.")},
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
     replacement = forms.CharField(
         required=False,
         max_length=200,
-        label="Replacement",
-        help_text="What to call instead of a model that retires: a model, or an alias of one.",
+        label=_("Replacement"),
+        help_text=_("What to call instead of a model that retires: a model, or an alias of one."),
     )
     secret = forms.ChoiceField(
-        required=False, label="Secret", help_text="With which nodes fetch a gated or private model from the hub."
+        required=False, label=_("Secret"), help_text=_("With which nodes fetch a gated or private model from the hub.")
     )
     hub_token = forms.CharField(
         required=False,
         max_length=LONGEST_VALUE,
-        label="Token of its own",
-        help_text="Instead of a secret with a name. It is never shown; leave it empty to keep what is chosen above.",
+        label=_("Token of its own"),
+        help_text=_("Instead of a secret with a name. It is never shown; leave it empty to keep what is chosen above."),
         widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
     )
 
@@ -112,17 +117,24 @@ class AdapterForm(PageForm):
     fields_of_errors = {"model name": "name", "model": "name"}
 
     name = forms.CharField(
-        label="Name", max_length=200, help_text="As qwen:tone, after the model that it changes.", error_messages=_ERRORS
+        label=_("Name"),
+        max_length=200,
+        help_text=_("As qwen:tone, after the model that it changes."),
+        error_messages=_ERRORS,
     )
     source = forms.CharField(
-        label="Source", max_length=500, help_text="A folder on this machine and on every node, or a Hugging Face id."
+        label=_("Source"),
+        max_length=500,
+        help_text=_("A folder on this machine and on every node, or a Hugging Face id."),
     )
     revision = forms.CharField(
-        label="Revision", max_length=200, required=False, help_text="Branch, tag or commit of a Hugging Face id."
+        label=_("Revision"), max_length=200, required=False, help_text=_("Branch, tag or commit of a Hugging Face id.")
     )
-    owner = forms.ChoiceField(label="Owner", help_text="Only this tenant sees it, until you share it.")
+    owner = forms.ChoiceField(label=_("Owner"), help_text=_("Only this tenant sees it, until you share it."))
     secret = forms.ChoiceField(
-        required=False, label="Secret", help_text="With which nodes fetch a gated or private adapter from the hub."
+        required=False,
+        label=_("Secret"),
+        help_text=_("With which nodes fetch a gated or private adapter from the hub."),
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
@@ -151,7 +163,7 @@ class TakeAliasForm(PageForm):
 
     id_prefix = "take"
 
-    alias = choice("Alias", (), help_text="Requests for it go to this model within a second.")
+    alias = choice(_("Alias"), (), help_text=_("Requests for it go to this model within a second."))
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, model: Model) -> None:
         """Offer the aliases of other models."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice, whole_number
 from workers.errors import BadValue, NotFound, Refused, WorkerError
@@ -20,16 +21,18 @@ class NodeTokenForm(PageForm):
 
     id_prefix = "token"
 
-    pool = choice("Pool", ())
-    minutes = whole_number("Minutes", MOST_MINUTES, smallest=1, required=True, help_text="For how long it is valid.")
+    pool = choice(_("Pool"), ())
+    minutes = whole_number(
+        _("Minutes"), MOST_MINUTES, smallest=1, required=True, help_text=_("For how long it is valid.")
+    )
     node = forms.CharField(
-        label="Name",
+        label=_("Name"),
         max_length=51,
         required=False,
-        help_text="The only name to join with; a node that exists is replaced. Empty: any new name.",
+        help_text=_("The only name to join with; a node that exists is replaced. Empty: any new name."),
     )
     portal = forms.CharField(
-        label="Address of the portal", max_length=300, help_text="Where the new machine reaches this portal."
+        label=_("Address of the portal"), max_length=300, help_text=_("Where the new machine reaches this portal.")
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, portal: str) -> None:
@@ -57,7 +60,7 @@ class RemoveNodeForm(PageForm):
 
     id_prefix = "remove"
 
-    confirm = forms.CharField(label="Name of the node", error_messages={"required": "Enter the name."})
+    confirm = forms.CharField(label=_("Name of the node"), error_messages={"required": _("Enter the name.")})
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, node: str) -> None:
         super().__init__(data)

@@ -6,21 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from portal.formats.numbers import size, whole_duration
 from portal.forms.base import Choice, Names, PageForm, choice, whole_number
 from tenants.models import TenantPolicy
 from tenants.registry import LARGEST, SMALLEST
 
-CACHE_MODES: Sequence[Choice] = (("off", "nothing"), ("deterministic", "deterministic answers"), ("all", "all answers"))
+CACHE_MODES: Sequence[Choice] = (
+    ("off", "nothing"),
+    ("deterministic", _("deterministic answers")),
+    ("all", _("all answers")),
+)
 CACHE_SCOPES: Sequence[Choice] = (
-    ("tenant", "the whole tenant"),
-    ("project", "each project on its own"),
-    ("key", "each key on its own"),
+    ("tenant", _("the whole tenant")),
+    ("project", _("each project on its own")),
+    ("key", _("each key on its own")),
 )
 SESSION_AFFINITIES: Sequence[Choice] = (
-    ("cheapest", "where it costs everybody least"),
-    ("strict", "at its home while that is ready"),
+    ("cheapest", _("where it costs everybody least")),
+    ("strict", _("at its home while that is ready")),
 )
 #: Fields that may be empty, which means unlimited or none. Any other empty field stays as it is.
 MAY_BE_EMPTY = frozenset({"cache_writes_per_minute", "session_headers"})
@@ -37,81 +42,83 @@ class PolicyForm(PageForm):
     id_prefix = "policy"
 
     cache_mode = choice(
-        "What the prediction cache stores",
+        _("What the prediction cache stores"),
         CACHE_MODES,
         required=False,
-        help_text="Deterministic answers are those with temperature 0, top_k 1 or a seed.",
+        help_text=_("Deterministic answers are those with temperature 0, top_k 1 or a seed."),
     )
     cache_scope = choice(
-        "Who shares stored answers and warm prefixes",
+        _("Who shares stored answers and warm prefixes"),
         CACHE_SCOPES,
         required=False,
-        help_text="Tenants never share with each other.",
+        help_text=_("Tenants never share with each other."),
     )
     cache_ttl_seconds = _number(
-        "cache_ttl_seconds", "Lifetime of a stored answer, in seconds", "Older answers are not served."
+        "cache_ttl_seconds", _("Lifetime of a stored answer, in seconds"), _("Older answers are not served.")
     )
     cache_entry_bytes = _number(
-        "cache_entry_bytes", "Largest answer that is stored, in bytes", "Compressed; larger ones are served only."
+        "cache_entry_bytes", _("Largest answer that is stored, in bytes"), _("Compressed; larger ones are served only.")
     )
     cache_quota_bytes = _number(
         "cache_quota_bytes",
-        "All stored answers together, in bytes",
-        "Compressed; the least recently used make room for new ones.",
+        _("All stored answers together, in bytes"),
+        _("Compressed; the least recently used make room for new ones."),
     )
     cache_writes_per_minute = _number(
         "cache_writes_per_minute",
-        "Answers that one key may store per minute",
-        "Further answers are served but not stored.",
+        _("Answers that one key may store per minute"),
+        _("Further answers are served but not stored."),
         empty="unlimited",
     )
     salt_epoch = _number(
         "salt_epoch",
-        "Cache epoch",
-        "A higher number empties both of the tenant's caches, on every engine. It cannot be lowered again.",
+        _("Cache epoch"),
+        _("A higher number empties both of the tenant's caches, on every engine. It cannot be lowered again."),
         smallest=1,
     )
     queue_seconds = _number(
-        "queue_seconds", "Longest wait for a replica, in seconds", "With 0 no request waits for a replica to start."
+        "queue_seconds",
+        _("Longest wait for a replica, in seconds"),
+        _("With 0 no request waits for a replica to start."),
     )
     queue_requests = _number(
-        "queue_requests", "Requests that may wait per gateway process", "Further ones are refused with 503."
+        "queue_requests", _("Requests that may wait per gateway process"), _("Further ones are refused with 503.")
     )
     queue_bytes = _number(
-        "queue_bytes", "Size of all waiting requests per gateway process, in bytes", "They wait in memory."
+        "queue_bytes", _("Size of all waiting requests per gateway process, in bytes"), _("They wait in memory.")
     )
     idempotency_bytes_per_hour = _number(
         "idempotency_bytes_per_hour",
-        "Answers stored for Idempotency-Keys, in bytes per hour",
-        "Compressed; four times as much in 24 hours. Then new keys are refused.",
+        _("Answers stored for Idempotency-Keys, in bytes per hour"),
+        _("Compressed; four times as much in 24 hours. Then new keys are refused."),
     )
 
     session_headers = Names(
-        label="Headers that name a session",
+        label=_("Headers that name a session"),
         required=False,
-        help_text="Separated by commas; the first one present in a request counts.",
+        help_text=_("Separated by commas; the first one present in a request counts."),
     )
     session_ttl_seconds = _number(
         "session_ttl_seconds",
-        "Lifetime of a session without a request, in seconds",
-        "Then it has no home. With 0 no request belongs to a session.",
+        _("Lifetime of a session without a request, in seconds"),
+        _("Then it has no home. With 0 no request belongs to a session."),
     )
     session_affinity = choice(
-        "Where a session's request runs",
+        _("Where a session's request runs"),
         SESSION_AFFINITIES,
         required=False,
-        help_text="The first usually is the home, too, and others wait less.",
+        help_text=_("The first usually is the home, too, and others wait less."),
     )
     priority = choice(
-        "Class of its requests",
+        _("Class of its requests"),
         PRIORITIES,
         required=False,
-        help_text="While every replica is full, waiting requests of a higher class are served first.",
+        help_text=_("While every replica is full, waiting requests of a higher class are served first."),
     )
     weight = _number(
         "weight",
-        "Share among the tenants of its class",
-        "While every replica is full, a tenant with 2 gets twice the tokens of one with 1.",
+        _("Share among the tenants of its class"),
+        _("While every replica is full, a tenant with 2 gets twice the tokens of one with 1."),
         smallest=SMALLEST["weight"],
     )
 

@@ -6,6 +6,7 @@ from zoneinfo import available_timezones
 
 from django import forms
 from django.conf import settings
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice
 
@@ -19,15 +20,15 @@ class ProfileForm(PageForm):
     id_prefix = "profile"
 
     first_name = forms.CharField(
-        required=False, max_length=150, label="Given name", widget=forms.TextInput({"autocomplete": "given-name"})
+        required=False, max_length=150, label=_("Given name"), widget=forms.TextInput({"autocomplete": "given-name"})
     )
     last_name = forms.CharField(
-        required=False, max_length=150, label="Family name", widget=forms.TextInput({"autocomplete": "family-name"})
+        required=False, max_length=150, label=_("Family name"), widget=forms.TextInput({"autocomplete": "family-name"})
     )
     time_zone = choice(
-        "Time zone",
-        [("", "that of the browser"), *((name, name.replace("_", " ")) for name in ZONES)],
+        _("Time zone"),
+        [("", _("that of the browser")), *((name, name.replace("_", " ")) for name in ZONES)],
         required=False,
-        help_text="Pages show times, days and months in it.",
+        help_text=_("Pages show times, days and months in it."),
     )
-    language = choice("Language", [("", "that of the browser"), *settings.LANGUAGES], required=False)
+    language = choice(_("Language"), [("", _("that of the browser")), *settings.LANGUAGES], required=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, whole_number
 from retention.models import RetentionPolicy
@@ -19,7 +20,7 @@ def _kept(name: str, label: str) -> forms.IntegerField:
         f"{label}, in {kind.unit}",
         kind.largest,
         smallest=kind.smallest,
-        empty="no limit" if kind.for_ever else "",
+        empty=_("no limit") if kind.for_ever else "",
         required=not kind.for_ever,
         help_text=kind.covers,
     )
@@ -30,11 +31,11 @@ class RetentionForm(PageForm):
 
     id_prefix = "retention"
 
-    requests_months = _kept("requests", "Requests")
-    events_days = _kept("events", "Events of the fleet")
-    decisions_days = _kept("decisions", "Decisions of scaling")
-    deferred_hours = _kept("deferred", "Deferred requests")
-    audit_days = _kept("audit", "Audit log")
+    requests_months = _kept("requests", _("Requests"))
+    events_days = _kept("events", _("Events of the fleet"))
+    decisions_days = _kept("decisions", _("Decisions of scaling"))
+    deferred_hours = _kept("deferred", _("Deferred requests"))
+    audit_days = _kept("audit", _("Audit log"))
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, policy: RetentionPolicy) -> None:
         super().__init__(data, initial={kind.field: getattr(policy, kind.field) for kind in KINDS})
@@ -45,7 +46,7 @@ class EraseForm(PageForm):
 
     id_prefix = "erase"
 
-    confirm = forms.CharField(label="Slug of the tenant", error_messages={"required": "Enter the slug."})
+    confirm = forms.CharField(label=_("Slug of the tenant"), error_messages={"required": _("Enter the slug.")})
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, slug: str) -> None:
         super().__init__(data)

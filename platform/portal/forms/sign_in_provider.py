@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice
 from tenants.identity.models import SignInProvider
@@ -18,7 +19,7 @@ class RolesField(forms.CharField):
     """Lines of ``group = role``, read as pairs in order."""
 
     def __init__(self) -> None:
-        super().__init__(label="Roles by group", required=False, widget=forms.Textarea({"rows": 4}))
+        super().__init__(label=_("Roles by group"), required=False, widget=forms.Textarea({"rows": 4}))
         self.allow(Membership.Role.values)
 
     def allow(self, roles: Sequence[str]) -> None:
@@ -54,23 +55,23 @@ class ProviderForm(PageForm):
     }
 
     issuer = forms.CharField(
-        label="Issuer URL",
+        label=_("Issuer URL"),
         max_length=LONGEST["issuer"],
-        help_text="As the provider writes it, for example https://login.example.com/realms/acme.",
+        help_text=_("As the provider writes it, for example https://login.example.com/realms/acme."),
     )
-    client_id = forms.CharField(label="Client id", max_length=LONGEST["client id"])
+    client_id = forms.CharField(label=_("Client id"), max_length=LONGEST["client id"])
     client_secret = forms.CharField(
-        label="Client secret",
+        label=_("Client secret"),
         max_length=LONGEST["client secret"],
         required=False,
         widget=forms.PasswordInput({"autocomplete": "off"}),
-        help_text="Kept sealed and never shown again. Empty: the stored one stays.",
+        help_text=_("Kept sealed and never shown again. Empty: the stored one stays."),
     )
     groups_claim = forms.CharField(
-        label="Claim with the groups", max_length=LONGEST["groups claim"], help_text="Entra: groups or roles."
+        label=_("Claim with the groups"), max_length=LONGEST["groups claim"], help_text=_("Entra: groups or roles.")
     )
     roles = RolesField()
-    default_role = choice("People without such a group", (), required=False)
+    default_role = choice(_("People without such a group"), (), required=False)
 
     def __init__(
         self, data: Mapping[str, Any] | None = None, *, provider: SignInProvider | None, roles: Sequence[str]
@@ -89,7 +90,7 @@ class ProviderForm(PageForm):
         assert isinstance(by_group, RolesField)
         assert isinstance(default, forms.ChoiceField)
         by_group.allow(roles)
-        default.choices = [("", "do not become members"), *((role, f"become {role}") for role in roles)]
+        default.choices = [("", _("do not become members")), *((role, f"become {role}") for role in roles)]
 
     def terms(self) -> ProviderTerms:
         """Return what was typed."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
-_SLUG = "Enter a slug: 1 to 63 characters a-z, 0-9 and -."
-_NAME = "Enter a name of at most 200 characters."
+_SLUG = _("Enter a slug: 1 to 63 characters a-z, 0-9 and -.")
+_NAME = _("Enter a name of at most 200 characters.")
 
 
 def slug_field(*, help_text: str, placeholder: str = "") -> forms.CharField:
     """Return the field of a slug, which addresses contain."""
     return forms.CharField(
-        label="Slug",
+        label=_("Slug"),
         help_text=help_text,
         max_length=63,
         error_messages={"required": _SLUG, "max_length": _SLUG},
@@ -22,7 +23,7 @@ def slug_field(*, help_text: str, placeholder: str = "") -> forms.CharField:
 def name_field(*, placeholder: str = "") -> forms.CharField:
     """Return the field of a name, which may be empty."""
     return forms.CharField(
-        label="Name",
+        label=_("Name"),
         required=False,
         max_length=200,
         error_messages={"max_length": _NAME},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext_noop as _
+
 from portal.forms.base import Names, PageForm
 from portal.forms.slugs import name_field, slug_field
 
@@ -11,8 +13,8 @@ class NewTenantForm(PageForm):
 
     id_prefix = "tenant"
 
-    slug = slug_field(help_text="In addresses: a-z, 0-9 and -", placeholder="acme")
-    name = name_field(placeholder="Acme")
+    slug = slug_field(help_text=_("In addresses: a-z, 0-9 and -"), placeholder="acme")
+    name = name_field(placeholder=_("Acme"))
     fields_of_errors = {"tenant": "slug"}
 
 
@@ -22,8 +24,8 @@ class RegionsForm(PageForm):
     id_prefix = "regions"
 
     allowed_regions = Names(
-        label="Regions in which requests may run",
+        label=_("Regions in which requests may run"),
         required=False,
-        help_text="Names with commas between them. Empty: all regions.",
+        help_text=_("Names with commas between them. Empty: all regions."),
     )
     fields_of_errors = {"region": "allowed_regions"}

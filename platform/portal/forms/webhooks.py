@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from notifications.models import WebhookEndpoint
 from notifications.webhooks.addresses import LONGEST_URL
@@ -19,13 +20,13 @@ class WebhookForm(PageForm):
     id_prefix = "webhook"
     fields_of_errors = {"webhook URL": "url", "webhook endpoint": "url", "description": "about", "event type": "types"}
 
-    url = forms.CharField(label="URL", max_length=LONGEST_URL, help_text="https, at a public address.")
-    about = forms.CharField(label="What it is for", max_length=LONGEST_ABOUT, required=False)
+    url = forms.CharField(label="URL", max_length=LONGEST_URL, help_text=_("https, at a public address."))
+    about = forms.CharField(label=_("What it is for"), max_length=LONGEST_ABOUT, required=False)
     types = forms.MultipleChoiceField(
-        label="Events",
+        label=_("Events"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="None chosen: all, later ones too.",
+        help_text=_("None chosen: all, later ones too."),
     )
 
     def __init__(

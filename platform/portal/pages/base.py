@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 
 from portal.access import change_limit, confinement, member_rights, notification_rights, operator_rights, support_view
 from portal.access.change_limit import PageRequest
@@ -70,10 +71,12 @@ def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
         except NotPermitted as error:
             return _forbidden(request, principal, error)
         except NotFound:
-            return _error_page(request, principal, 404, "Page not found", "It does not exist, or you may not see it.")
+            return _error_page(
+                request, principal, 404, _("Page not found"), _("It does not exist, or you may not see it.")
+            )
         except BadQuery as error:
             problem = f"The parameter {error.param}={error.value!r} is not valid. Use {error.allowed}."
-            return _error_page(request, principal, 400, "This address is not valid", problem)
+            return _error_page(request, principal, 400, _("This address is not valid"), problem)
 
     return guarded
 
@@ -163,25 +166,25 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
     """Return the links of the rail: the platform's pages for operators, the tenant's pages for its members."""
     if principal.is_operator:
         return (
-            Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
-            Link(key="fleet", label="Fleet", icon="fleet", url=reverse("portal:fleet")),
-            Link(key="routing", label="Routing", icon="routing", url=reverse("portal:routing")),
-            Link(key="requests", label="Requests", icon="requests", url=reverse("portal:requests")),
-            Link(key="usage", label="Usage", icon="usage", url=reverse("portal:usage-by")),
-            Link(key="savings", label="Savings", icon="savings", url=reverse("portal:all-savings")),
-            Link(key="models", label="Models", icon="models", url=reverse("portal:models")),
-            Link(key="tenants", label="Tenants", icon="tenants", url=reverse("portal:tenants")),
-            Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
-            Link(key="all-billing", label="Billing", icon="billing", url=reverse("portal:all-billing")),
-            Link(key="months", label="Months", icon="statement", url=reverse("portal:months")),
-            Link(key="invoices", label="Invoices", icon="billing", url=reverse("portal:invoices")),
-            Link(key="reconciliation", label="Reconciliation", icon="policy", url=reverse("portal:reconciliation")),
-            Link(key="alerts", label="Alerts", icon="alerts", url=reverse("portal:alerts")),
-            Link(key="webhooks", label="Webhooks", icon="webhooks", url=reverse("portal:webhooks")),
-            Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
-            Link(key="secrets", label="Secrets", icon="secrets", url=reverse("portal:secrets")),
-            Link(key="operators", label="Operators", icon="tenants", url=reverse("portal:operators")),
-            Link(key="retention", label="Retention", icon="retention", url=reverse("portal:retention")),
+            Link(key="overview", label=_("Overview"), icon="overview", url=reverse("portal:overview")),
+            Link(key="fleet", label=_("Fleet"), icon="fleet", url=reverse("portal:fleet")),
+            Link(key="routing", label=_("Routing"), icon="routing", url=reverse("portal:routing")),
+            Link(key="requests", label=_("Requests"), icon="requests", url=reverse("portal:requests")),
+            Link(key="usage", label=_("Usage"), icon="usage", url=reverse("portal:usage-by")),
+            Link(key="savings", label=_("Savings"), icon="savings", url=reverse("portal:all-savings")),
+            Link(key="models", label=_("Models"), icon="models", url=reverse("portal:models")),
+            Link(key="tenants", label=_("Tenants"), icon="tenants", url=reverse("portal:tenants")),
+            Link(key="prices", label=_("Prices"), icon="prices", url=reverse("portal:prices")),
+            Link(key="all-billing", label=_("Billing"), icon="billing", url=reverse("portal:all-billing")),
+            Link(key="months", label=_("Months"), icon="statement", url=reverse("portal:months")),
+            Link(key="invoices", label=_("Invoices"), icon="billing", url=reverse("portal:invoices")),
+            Link(key="reconciliation", label=_("Reconciliation"), icon="policy", url=reverse("portal:reconciliation")),
+            Link(key="alerts", label=_("Alerts"), icon="alerts", url=reverse("portal:alerts")),
+            Link(key="webhooks", label=_("Webhooks"), icon="webhooks", url=reverse("portal:webhooks")),
+            Link(key="audit", label=_("Audit"), icon="audit", url=reverse("portal:audit")),
+            Link(key="secrets", label=_("Secrets"), icon="secrets", url=reverse("portal:secrets")),
+            Link(key="operators", label=_("Operators"), icon="tenants", url=reverse("portal:operators")),
+            Link(key="retention", label=_("Retention"), icon="retention", url=reverse("portal:retention")),
         )
     return tenant_links(principal, tenant) if tenant else ()
 
@@ -189,33 +192,37 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
 def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
     """Return the links to the pages of one tenant that this principal may see."""
     names = (
-        ("home", "Home", "home", "portal:tenant"),
-        ("tenant-models", "Models", "models", "portal:tenant-models"),
-        *((("playground", "Playground", "playground", "portal:playground"),) if principal.may_play(tenant.id) else ()),
-        ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
-        ("tenant-usage", "Usage", "usage", "portal:tenant-usage"),
-        ("savings", "Savings", "savings", "portal:savings"),
-        ("advisor", "Advisor", "savings", "portal:advisor"),
-        *((("statement", "Statement", "statement", "portal:statement"),) if principal.sees_whole(tenant.id) else ()),
+        ("home", _("Home"), "home", "portal:tenant"),
+        ("tenant-models", _("Models"), "models", "portal:tenant-models"),
+        *(
+            (("playground", _("Playground"), "playground", "portal:playground"),)
+            if principal.may_play(tenant.id)
+            else ()
+        ),
+        ("tenant-requests", _("Requests"), "requests", "portal:tenant-requests"),
+        ("tenant-usage", _("Usage"), "usage", "portal:tenant-usage"),
+        ("savings", _("Savings"), "savings", "portal:savings"),
+        ("advisor", _("Advisor"), "savings", "portal:advisor"),
+        *((("statement", _("Statement"), "statement", "portal:statement"),) if principal.sees_whole(tenant.id) else ()),
         *(_BILL_PAGES if principal.handles_bills_of(tenant.id) else ()),
         *(
-            (("tenant-webhooks", "Webhooks", "webhooks", "portal:tenant-webhooks"),)
+            (("tenant-webhooks", _("Webhooks"), "webhooks", "portal:tenant-webhooks"),)
             if notification_rights.may_read(principal, tenant)
             else ()
         ),
-        ("tenant-prices", "Prices", "prices", "portal:tenant-prices"),
-        ("keys", "Keys", "keys", "portal:keys"),
-        ("projects", "Projects", "projects", "portal:projects"),
+        ("tenant-prices", _("Prices"), "prices", "portal:tenant-prices"),
+        ("keys", _("Keys"), "keys", "portal:keys"),
+        ("projects", _("Projects"), "projects", "portal:projects"),
         *(
-            (("members", "Members", "tenants", "portal:members"),)
+            (("members", _("Members"), "tenants", "portal:members"),)
             if member_rights.may_change(principal, tenant)
             else ()
         ),
-        ("limits", "Limits and budgets", "limits", "portal:limits"),
-        ("cache", "Prediction cache", "cache", "portal:cache"),
-        ("policy", "Policy", "policy", "portal:policy"),
-        *((("sign-in", "Sign-in", "keys", "portal:sign-in-provider"),) if principal.is_owner_of(tenant.id) else ()),
-        ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
+        ("limits", _("Limits and budgets"), "limits", "portal:limits"),
+        ("cache", _("Prediction cache"), "cache", "portal:cache"),
+        ("policy", _("Policy"), "policy", "portal:policy"),
+        *((("sign-in", _("Sign-in"), "keys", "portal:sign-in-provider"),) if principal.is_owner_of(tenant.id) else ()),
+        ("tenant-audit", _("Audit"), "audit", "portal:tenant-audit"),
     )
     return tuple(
         Link(key=key, label=label, icon=icon, url=reverse(name, args=[tenant.slug])) for key, label, icon, name in names
@@ -224,8 +231,8 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
 
 #: For those who handle the tenant's bills.
 _BILL_PAGES = (
-    ("billing", "Billing", "billing", "portal:billing"),
-    ("tenant-invoices", "Invoices", "statement", "portal:tenant-invoices"),
+    ("billing", _("Billing"), "billing", "portal:billing"),
+    ("tenant-invoices", _("Invoices"), "statement", "portal:tenant-invoices"),
 )
 
 
@@ -254,9 +261,9 @@ def with_query(request: HttpRequest, **changes: str | None) -> str:
 
 def _forbidden(request: HttpRequest, principal: Principal, error: NotPermitted) -> HttpResponse:
     if request.method == "GET":
-        return _error_page(request, principal, 403, "You may not see this", error.reason)
+        return _error_page(request, principal, 403, _("You may not see this"), error.reason)
     problem = f"Nothing was changed. {error.reason}"
-    return _error_page(request, principal, 403, "You may not change this", problem)
+    return _error_page(request, principal, 403, _("You may not change this"), problem)
 
 
 def _too_many_changes(request: HttpRequest, principal: Principal, wait_seconds: int) -> HttpResponse:
@@ -264,7 +271,7 @@ def _too_many_changes(request: HttpRequest, principal: Principal, wait_seconds: 
         "You made as many changes within a minute as one person may, on these pages and through the API. Nothing was "
         f"changed now. Go back and try again in {wait_seconds} s."
     )
-    response = _error_page(request, principal, 429, "Too many changes", problem)
+    response = _error_page(request, principal, 429, _("Too many changes"), problem)
     response["Retry-After"] = str(wait_seconds)
     return response
 

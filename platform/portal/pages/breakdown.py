@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.errors import TooManyRequests
@@ -30,25 +31,25 @@ from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
 TITLES: dict[By, str] = {
-    "tenant": "Tenant",
-    "project": "Project",
-    "key": "Key",
-    "member": "Member",
-    "model": "Model",
-    "day": "Day",
-    "cost_centre": "Cost centre",
-    "end_user": "End user",
-    "tag": "Tag",
+    "tenant": _("Tenant"),
+    "project": _("Project"),
+    "key": _("Key"),
+    "member": _("Member"),
+    "model": _("Model"),
+    "day": _("Day"),
+    "cost_centre": _("Cost centre"),
+    "end_user": _("End user"),
+    "tag": _("Tag"),
 }
 #: The tag whose values are shown unless another is chosen.
 DEFAULT_TAG = "app"
 #: What usage without a name is called.
 UNNAMED: dict[By, str] = {
-    "key": "earlier requests without a key",
-    "member": "keys that no person made",
-    "end_user": "no end user named",
-    "cost_centre": "no cost centre",
-    "tag": "without this tag",
+    "key": _("earlier requests without a key"),
+    "member": _("keys that no person made"),
+    "end_user": _("no end user named"),
+    "cost_centre": _("no cost centre"),
+    "tag": _("without this tag"),
 }
 
 

@@ -6,6 +6,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import path, reverse
 from django.urls.resolvers import URLPattern
+from django.utils.translation import gettext_noop as _
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.response import Response
 
@@ -52,7 +53,7 @@ class ReferenceView(SpectacularSwaggerSplitView):
     schema = None  # the document describes no pages
     url_name = "openapi"
     template_name = "docs/reference.html"
-    title = "API reference"
+    title = _("API reference")
 
     def get(self, request: HttpRequest, *args: object, **kwargs: object) -> Response:
         """Let the page, and only this one, call the gateway, which has an address of its own."""

@@ -9,6 +9,7 @@ from django.contrib.auth import login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
@@ -54,7 +55,7 @@ def made_page(request: HttpRequest, principal: Principal, made: Invited, page: s
     if invitation_mail.send(principal, made.invitation, invitation_mail.link_of(request, made.secret)):
         messages.success(request, f"The invitation was sent to {made.invitation.email}.")
     elif made.invitation.email:
-        messages.error(request, "The e-mail could not be sent. Pass the link on yourself.")
+        messages.error(request, _("The e-mail could not be sent. Pass the link on yourself."))
     return one_time_secrets.show_once(request, page, made.invitation.public_id, made.secret)
 
 
@@ -87,6 +88,6 @@ def _enter(request: HttpRequest, link: str, invitation: Invitation) -> HttpRespo
 
 def _welcome(request: HttpRequest, invitation: Invitation) -> HttpResponse:
     tenant = invitation.tenant
-    where = "an operator" if tenant is None else f"a member of {tenant.name}"
+    where = _("an operator") if tenant is None else f"a member of {tenant.name}"
     messages.success(request, f"You are {where} now, with the role {invitation.role}.")
     return redirect("portal:overview") if tenant is None else redirect("portal:tenant", slug=tenant.slug)

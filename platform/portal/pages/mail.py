@@ -6,6 +6,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from notifications.mail import recipients
@@ -34,7 +35,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         try:
             address = form.cleaned_data.get("address", user.email)
             recipients.choose(principal.actor, user, address=address, refuse=form.refusals())
-            messages.success(request, "Saved.")
+            messages.success(request, _("Saved."))
             return redirect("portal:mail")
         except TenantError as error:
             form.refuse(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access.principal import Principal
@@ -25,7 +26,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     form = ProfileForm(given, initial={name: getattr(user, name) for name in ProfileForm.base_fields})
     if given is not None and form.is_valid():
         members.change_profile(principal.actor, user, **form.cleaned_data)
-        messages.success(request, "Saved.")
+        messages.success(request, _("Saved."))
         return redirect("portal:profile")
     roles = members.roles_of(user) if principal.operator_role is None else []
     context = {"form": form, "person": user, "roles": roles}

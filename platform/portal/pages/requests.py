@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.ledger.rollups import is_error, is_refused
@@ -35,18 +36,23 @@ PAGE_ROWS = 50
 TEXT_FILTERS: tuple[dict[str, str], ...] = tuple(
     {"name": name, "placeholder": placeholder, "label": label, "meaning": meaning}
     for name, placeholder, label, meaning in (
-        ("id", "request id", "Request id", "Its id, whatever its time, or the X-Request-ID that its client sent."),
-        ("key", "any key", "Key", "A key's name, or what is visible of it: hk_…"),
-        ("project", "any project", "Project", "A project's slug."),
-        ("member", "any member", "Member", "Who made the key, or used the playground."),
-        ("end_user", "any end user", "End user", "safety_identifier or user of the request's body."),
-        ("tag", "tag, as app=search", "Tag", "A pair of the request's metadata, as name=value."),
-        ("model", "any model", "Model", "A model's name."),
-        ("code", "any error code", "Error code", "The code of the error that the client received."),
-        ("status", "any HTTP status", "HTTP status", "The status that the client received, such as 429."),
+        (
+            "id",
+            _("request id"),
+            _("Request id"),
+            _("Its id, whatever its time, or the X-Request-ID that its client sent."),
+        ),
+        ("key", _("any key"), _("Key"), _("A key's name, or what is visible of it: hk_…")),
+        ("project", _("any project"), _("Project"), _("A project's slug.")),
+        ("member", _("any member"), _("Member"), _("Who made the key, or used the playground.")),
+        ("end_user", _("any end user"), _("End user"), _("safety_identifier or user of the request's body.")),
+        ("tag", _("tag, as app=search"), _("Tag"), _("A pair of the request's metadata, as name=value.")),
+        ("model", _("any model"), _("Model"), _("A model's name.")),
+        ("code", _("any error code"), _("Error code"), _("The code of the error that the client received.")),
+        ("status", _("any HTTP status"), _("HTTP status"), _("The status that the client received, such as 429.")),
     )
 )
-ERROR_FILTERS = (("all", "any error"), ("platform", "platform's errors"), ("client", "refused requests"))
+ERROR_FILTERS = (("all", _("any error")), ("platform", _("platform's errors")), ("client", _("refused requests")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.reports import savings, usage
@@ -24,7 +25,7 @@ from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
-TITLES: dict[By, str] = {"tenant": "Tenant", "project": "Project", "key": "Key", "model": "Model"}
+TITLES: dict[By, str] = {"tenant": _("Tenant"), "project": _("Project"), "key": _("Key"), "model": _("Model")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]
 
 def _row(group: Group, link: str = "") -> Row:
     return Row(
-        name=group.name or "earlier requests without a key",
+        name=group.name or _("earlier requests without a key"),
         savings=group.savings,
         share=stat_tiles.prediction_hit_rate(group.sums),
         link=link,

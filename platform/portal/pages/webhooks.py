@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods, require_POST
 
 from notifications.models import DeliveryAttempt, WebhookEndpoint
@@ -75,7 +76,7 @@ def detail(request: HttpRequest, principal: Principal, webhook: UUID, slug: str 
             endpoints.change(
                 principal.actor, endpoint, url=wanted["url"], about=wanted["about"], event_types=wanted["types"]
             )
-            messages.success(request, "Saved. What waits goes to this URL.")
+            messages.success(request, _("Saved. What waits goes to this URL."))
             return redirect(_url(owner, "webhook", webhook))
         except TenantError as error:
             form.refuse(error)
@@ -107,22 +108,22 @@ def act(
 
 def _test(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoint) -> str:
     deliveries.test(principal.actor, endpoint)
-    return "A test is sent within seconds. Reload this page to see what came back."
+    return _("A test is sent within seconds. Reload this page to see what came back.")
 
 
 def _pause(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoint) -> str:
     endpoints.change(principal.actor, endpoint, is_paused=True)
-    return "Paused: deliveries wait until it is resumed."
+    return _("Paused: deliveries wait until it is resumed.")
 
 
 def _resume(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoint) -> str:
     endpoints.resume(principal.actor, endpoint)
-    return "Resumed: what waited is sent now."
+    return _("Resumed: what waited is sent now.")
 
 
 def _remove(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoint) -> str:
     endpoints.remove(principal.actor, endpoint)
-    return "Removed, with its deliveries and their log."
+    return _("Removed, with its deliveries and their log.")
 
 
 def _replay(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoint) -> str:
@@ -135,7 +136,7 @@ def _replay(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoin
     except ValueError:
         raise BadName("delivery", posted(request, "delivery")[:64], "one of the list") from None
     deliveries.replay(principal.actor, endpoint, delivery)
-    return "The event is sent again within seconds."
+    return _("The event is sent again within seconds.")
 
 
 _ACTIONS: dict[str, Callable[[HttpRequest, Principal, WebhookEndpoint], str]] = {
@@ -152,7 +153,7 @@ def _created(
 ) -> HttpResponse | None:
     """Create the endpoint of a valid form; None if it is refused, which the form then says."""
     if not form_tokens.use(posted(request, "form_token")):
-        messages.info(request, "This form was sent twice: the endpoint was created once.")
+        messages.info(request, _("This form was sent twice: the endpoint was created once."))
         return redirect(_url(owner, "webhooks"))
     wanted = form.cleaned_data
     try:

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
+from django.utils.translation import gettext_noop as _
+
 from billing.ledger.latency_buckets import Latency
 from billing.ledger.rollups import Sums
 from billing.reports.usage import Point
@@ -96,37 +98,37 @@ def usage_charts(
     return (
         chart(
             key="requests",
-            title="Requests",
+            title=_("Requests"),
             kind="stack",
             unit="count",
             series=(
-                counts("Errors", "bad", lambda sums: sums.errors),
-                counts("By an engine", "grey", _engine_requests),
-                counts("By prediction cache", "ember", answered_without_engine),
+                counts(_("Errors"), "bad", lambda sums: sums.errors),
+                counts(_("By an engine"), "grey", _engine_requests),
+                counts(_("By prediction cache"), "ember", answered_without_engine),
             ),
         ),
         chart(
             key="money",
-            title="Money",
+            title=_("Money"),
             kind="stack",
             unit="money",
             sign=sign,
             series=(
-                amounts("Billed", "grey", lambda sums: sums.amount_pico),
-                amounts("Saved by prediction cache", "ember", lambda sums: sums.saved_prediction_pico),
-                amounts("Saved by prefix cache", "soft", lambda sums: sums.saved_prefix_pico),
+                amounts(_("Billed"), "grey", lambda sums: sums.amount_pico),
+                amounts(_("Saved by prediction cache"), "ember", lambda sums: sums.saved_prediction_pico),
+                amounts(_("Saved by prefix cache"), "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
         _hit_rates(points, total, period),
         chart(
             key="tokens",
-            title="Tokens",
+            title=_("Tokens"),
             kind="stack",
             unit="count",
             series=(
-                counts("Uncached prompt", "grey", lambda sums: sums.prompt_tokens),
-                counts("Cached prompt", "soft", lambda sums: sums.cached_prompt_tokens),
-                counts("Completion", "ember", lambda sums: sums.completion_tokens),
+                counts(_("Uncached prompt"), "grey", lambda sums: sums.prompt_tokens),
+                counts(_("Cached prompt"), "soft", lambda sums: sums.cached_prompt_tokens),
+                counts(_("Completion"), "ember", lambda sums: sums.completion_tokens),
             ),
         ),
     )
@@ -145,12 +147,12 @@ def speed_charts(
     return (
         chart(
             key="throughput",
-            title="Tokens per second",
+            title=_("Tokens per second"),
             unit="rate",
             series=(
-                _per_second("Prompt", "grey", tokens_in, points, lengths, per_second(tokens_in(total), whole)),
+                _per_second(_("Prompt"), "grey", tokens_in, points, lengths, per_second(tokens_in(total), whole)),
                 _per_second(
-                    "Completion",
+                    _("Completion"),
                     "ember",
                     lambda sums: sums.completion_tokens,
                     points,
@@ -161,7 +163,7 @@ def speed_charts(
         ),
         chart(
             key="ttft",
-            title="Time to the first token",
+            title=_("Time to the first token"),
             unit="seconds",
             series=tuple(
                 _percentile(name, tone, [latencies.get(point.starts_at) for point in points])
@@ -214,30 +216,30 @@ def savings_charts(points: Sequence[Point], total: Sums, period: Period, currenc
         _hit_rates(points, total, period),
         chart(
             key="answers",
-            title="Prediction cache",
+            title=_("Prediction cache"),
             kind="stack",
             unit="count",
             series=(
-                counts("Bypassed", "faint", lambda sums: sums.bypassed_requests),
-                counts("Misses", "grey", _misses),
-                counts("Coalesced", "soft", lambda sums: sums.coalesced_requests),
-                counts("Hits", "ember", lambda sums: sums.prediction_hits),
+                counts(_("Bypassed"), "faint", lambda sums: sums.bypassed_requests),
+                counts(_("Misses"), "grey", _misses),
+                counts(_("Coalesced"), "soft", lambda sums: sums.coalesced_requests),
+                counts(_("Hits"), "ember", lambda sums: sums.prediction_hits),
             ),
         ),
         chart(
             key="saved",
-            title="Saved",
+            title=_("Saved"),
             kind="stack",
             unit="money",
             sign=money.sign_of(currency),
             series=(
-                amounts("By prediction cache", "ember", lambda sums: sums.saved_prediction_pico),
-                amounts("By prefix cache", "soft", lambda sums: sums.saved_prefix_pico),
+                amounts(_("By prediction cache"), "ember", lambda sums: sums.saved_prediction_pico),
+                amounts(_("By prefix cache"), "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
         chart(
             key="engine-seconds",
-            title="Engine time avoided by prediction",
+            title=_("Engine time avoided by prediction"),
             kind="stack",
             unit="seconds",
             series=(_engine_time(points, total),),
@@ -292,12 +294,12 @@ def _hit_rates(points: Sequence[Point], total: Sums, period: Period) -> Chart:
     rates = _rate_series(points, total)
     return Chart(
         key="hit-rates",
-        title="Hit rates",
+        title=_("Hit rates"),
         kind="area",
         unit="percent",
         series=(
-            rates("Prediction cache, of requests", "ember", prediction_hit_rate),
-            rates("Prefix cache, of prompt tokens", "grey", prefix_hit_rate),
+            rates(_("Prediction cache, of requests"), "ember", prediction_hit_rate),
+            rates(_("Prefix cache, of prompt tokens"), "grey", prefix_hit_rate),
         ),
         times=_times(points),
         period=period,
@@ -321,7 +323,7 @@ def _misses(sums: Sums) -> int:
 def _engine_time(points: Sequence[Point], total: Sums) -> Series:
     spans = [point.sums.avoided_engine_ms for point in points]
     return Series(
-        label="Engine time",
+        label=_("Engine time"),
         tone="ember",
         values=tuple(span / 1000 for span in spans),
         total=milliseconds(total.avoided_engine_ms),

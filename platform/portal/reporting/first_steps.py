@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 
 from billing.models import UsageRollup
 from billing.pricing import prices
@@ -60,27 +61,27 @@ def read() -> FirstSteps | None:
         _model_step(served),
         Step(
             key="price",
-            title="Set its price",
+            title=_("Set its price"),
             is_done=bool(priced),
-            note=f"{', '.join(sorted(priced))} has one." if priced else "Usage without a price stays unrated.",
+            note=f"{', '.join(sorted(priced))} has one." if priced else _("Usage without a price stays unrated."),
             url=reverse("portal:prices"),
-            link="Prices",
+            link=_("Prices"),
         ),
         Step(
             key="tenant",
-            title="Create a tenant",
+            title=_("Create a tenant"),
             is_done=newest is not None,
-            note=f"{newest.name}." if newest is not None else "A team, an application or a customer.",
+            note=f"{newest.name}." if newest is not None else _("A team, an application or a customer."),
             url=f"{reverse('portal:tenants')}",
-            link="Tenants",
+            link=_("Tenants"),
         ),
         Step(
             key="key",
-            title="Make a key for it",
+            title=_("Make a key for it"),
             is_done=has_key,
-            note="There is one." if has_key else "Its secret is shown once: keep it for the request.",
+            note=_("There is one.") if has_key else _("Its secret is shown once: keep it for the request."),
             url=reverse("portal:tenants") if newest is None else reverse("portal:keys", args=[newest.slug]),
-            link="Tenants" if newest is None else f"Keys of {newest.slug}",
+            link=_("Tenants") if newest is None else f"Keys of {newest.slug}",
         ),
     )
     return FirstSteps(steps=steps, model=_callable(served, priced))
@@ -97,15 +98,15 @@ def _model_step(served: list[str]) -> Step:
     elif served:
         note = f"{', '.join(served)} is deployed, and no replica is ready yet: see Fleet."
     else:
-        note = "Its size is checked before it starts."
+        note = _("Its size is checked before it starts.")
     url = reverse("portal:fleet") if served else reverse("portal:model-deploy")
     return Step(
         key="model",
-        title="Serve a model",
+        title=_("Serve a model"),
         is_done=bool(served),
         note=note,
         url=url,
-        link="Fleet" if served else "Deploy a model",
+        link=_("Fleet") if served else _("Deploy a model"),
     )
 
 

@@ -14,6 +14,8 @@ from itertools import count, takewhile
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from django.utils.translation import gettext
+
 from portal.errors import BadQuery
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -105,11 +107,12 @@ class Period:
     def label(self) -> str:
         """The length in words, such as ``24 h`` or ``7 days``."""
         hours = (self.end - self.start) / timedelta(hours=1)
-        if self.preset and self.preset.endswith("d"):
-            return f"{self.preset[:-1]} days"
         if self.preset:
-            return f"{self.preset[:-1]} h"
-        return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:g} h"
+            length, in_days = self.preset[:-1], self.preset.endswith("d")
+        else:
+            in_days = hours >= 48
+            length = f"{hours / 24:.0f}" if in_days else f"{hours:g}"
+        return (gettext("%(length)s days") if in_days else gettext("%(length)s h")) % {"length": length}
 
     @property
     def query(self) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as _
+
 from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.rollups import Sums
 from portal.formats import money
@@ -12,26 +15,26 @@ from portal.formats.numbers import compact, count, milliseconds, per_second, per
 
 #: What each number means, shown when the pointer is over its label.
 MEANINGS = {
-    "requests": "Requests that were admitted in this period.",
-    "errors": "Requests that the platform failed to answer. Refusals and clients that disconnect are not errors.",
-    "refused": "Requests refused for a reason that the client can change: the body, the model, a limit or a budget.",
-    "tokens-in": "Prompt tokens sent to engines, cached ones included.",
-    "tokens-out": "Completion tokens that engines generated.",
-    "prediction-rate": "Share of requests answered from the prediction cache or by a running identical request.",
-    "prefix-rate": "Share of the prompt tokens sent to engines that were in their prefix cache.",
-    "billed": "What these requests cost, each at the price valid when it was admitted.",
-    "saved-prediction": "What hits and coalesced requests would have cost from an engine, less what they did cost.",
-    "saved-prefix": "What cached prompt tokens would have cost uncached, less what they did cost.",
-    "request-rate": "Admitted requests per second, on average over the period so far.",
-    "token-rate": "Prompt tokens sent to engines, cached ones included, and completion tokens that they generated.",
-    "ttft": "From a request's arrival to its first token: half took at most p50, 95 and 99 % at most p95 and p99.",
-    "tpot": "Time per output token of streams after the first: half took at most p50, 95 and 99 % at most p95, p99.",
-    "hits": "Requests answered from the prediction cache.",
-    "coalesced": "Requests that shared the answer of a running identical request.",
-    "bypassed": "Requests that were not looked up in the prediction cache. The reasons are listed below.",
-    "tokens-avoided": "Prompt and completion tokens that hits and coalesced requests did not need an engine for.",
-    "engine-time": "How long engines had worked on the answers that hits and coalesced requests reused.",
-    "warm-in": "Prompt tokens that were in an engine's prefix cache.",
+    "requests": _("Requests that were admitted in this period."),
+    "errors": _("Requests that the platform failed to answer. Refusals and clients that disconnect are not errors."),
+    "refused": _("Requests refused for a reason that the client can change: the body, the model, a limit or a budget."),
+    "tokens-in": _("Prompt tokens sent to engines, cached ones included."),
+    "tokens-out": _("Completion tokens that engines generated."),
+    "prediction-rate": _("Share of requests answered from the prediction cache or by a running identical request."),
+    "prefix-rate": _("Share of the prompt tokens sent to engines that were in their prefix cache."),
+    "billed": _("What these requests cost, each at the price valid when it was admitted."),
+    "saved-prediction": _("What hits and coalesced requests would have cost from an engine, less what they did cost."),
+    "saved-prefix": _("What cached prompt tokens would have cost uncached, less what they did cost."),
+    "request-rate": _("Admitted requests per second, on average over the period so far."),
+    "token-rate": _("Prompt tokens sent to engines, cached ones included, and completion tokens that they generated."),
+    "ttft": _("From a request's arrival to its first token: half took at most p50, 95 and 99 % at most p95 and p99."),
+    "tpot": _("Time per output token of streams after the first: half took at most p50, 95 and 99 % at most p95, p99."),
+    "hits": _("Requests answered from the prediction cache."),
+    "coalesced": _("Requests that shared the answer of a running identical request."),
+    "bypassed": _("Requests that were not looked up in the prediction cache. The reasons are listed below."),
+    "tokens-avoided": _("Prompt and completion tokens that hits and coalesced requests did not need an engine for."),
+    "engine-time": _("How long engines had worked on the answers that hits and coalesced requests reused."),
+    "warm-in": _("Prompt tokens that were in an engine's prefix cache."),
 }
 
 
@@ -86,10 +89,10 @@ def error_rate(sums: Sums) -> float | None:
 def usage_tiles(now: Sums, before: Sums, *, currency: str, requests_link: str) -> tuple[StatTile, ...]:
     """Return the tiles of a period's usage, compared with the previous period. ``requests_link`` lists its requests."""
     return (
-        _count_tile("requests", "Requests", now.requests, before.requests),
+        _count_tile("requests", _("Requests"), now.requests, before.requests),
         StatTile(
             key="errors",
-            label="Errors",
+            label=_("Errors"),
             value=count(now.errors),
             unit=f"· {percent(error_rate(now))}" if now.requests else "",
             comparison=_change(now.errors, before.errors),
@@ -98,20 +101,25 @@ def usage_tiles(now: Sums, before: Sums, *, currency: str, requests_link: str) -
         ),
         StatTile(
             key="refused",
-            label="Refused",
+            label=_("Refused"),
             value=compact(now.refused_requests),
             exact=count(now.refused_requests),
             comparison=_change(now.refused_requests, before.refused_requests),
             link=f"{requests_link}&errors=client" if now.refused_requests else "",
         ),
-        _count_tile("tokens-in", "Prompt tokens", tokens_in(now), tokens_in(before)),
-        _count_tile("tokens-out", "Completion tokens", now.completion_tokens, before.completion_tokens),
-        _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _rate_tile("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
-        replace(_money_tile("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""), wide=False),
+        _count_tile("tokens-in", _("Prompt tokens"), tokens_in(now), tokens_in(before)),
+        _count_tile("tokens-out", _("Completion tokens"), now.completion_tokens, before.completion_tokens),
+        _rate_tile("prediction-rate", _("Prediction hit rate"), _("of requests"), prediction_hit_rate, now, before),
+        _rate_tile("prefix-rate", _("Prefix hit rate"), _("of prompt tokens"), prefix_hit_rate, now, before),
+        replace(_money_tile("billed", _("Billed"), now.amount_pico, before.amount_pico, currency, ""), wide=False),
         _prediction_saving_tile(now, before, currency),
         _money_tile(
-            "saved-prefix", "Saved by prefix cache", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+            "saved-prefix",
+            _("Saved by prefix cache"),
+            now.saved_prefix_pico,
+            before.saved_prefix_pico,
+            currency,
+            "warm",
         ),
     )
 
@@ -121,27 +129,27 @@ def speed_tiles(now: Speed, before: Speed) -> tuple[StatTile, ...]:
     return (
         StatTile(
             key="request-rate",
-            label="Requests per second",
+            label=_("Requests per second"),
             value=per_second(now.sums.requests, now.seconds),
             comparison=_rate_change(now, before, lambda sums: sums.requests),
         ),
         StatTile(
             key="token-rate",
-            label="Tokens per second",
+            label=_("Tokens per second"),
             value=per_second(tokens_in(now.sums), now.seconds),
-            unit="in",
+            unit=_("in"),
             comparison=" · ".join(
                 filter(
                     None,
                     (
-                        f"{per_second(now.sums.completion_tokens, now.seconds)} out",
+                        gettext("%(rate)s out") % {"rate": per_second(now.sums.completion_tokens, now.seconds)},
                         _rate_change(now, before, lambda sums: tokens_in(sums) + sums.completion_tokens),
                     ),
                 )
             ),
         ),
-        _latency_tile("ttft", "Time to the first token", now.latency.ttft, before.latency.ttft),
-        _latency_tile("tpot", "Time per output token", now.latency.tpot, before.latency.tpot),
+        _latency_tile("ttft", _("Time to the first token"), now.latency.ttft, before.latency.ttft),
+        _latency_tile("tpot", _("Time per output token"), now.latency.tpot, before.latency.tpot),
     )
 
 
@@ -168,7 +176,9 @@ def _latency_tile(key: str, label: str, now: Percentiles, before: Percentiles) -
         value=milliseconds(now.p50_ms),
         unit=f"p50 · p95 {milliseconds(now.p95_ms)} · p99 {milliseconds(now.p99_ms)}" if now.requests else "",
         comparison=_change(now.p50_ms or 0, before.p50_ms or 0) if now.requests else "",
-        exact=f"of {count(now.requests)} requests; to within 4.9 %" if now.requests else "",
+        exact=gettext("of %(requests)s requests; to within 4.9 %%") % {"requests": count(now.requests)}
+        if now.requests
+        else "",
         wide=True,
     )
 
@@ -177,22 +187,27 @@ def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, 
     """Return the tiles of what both caches saved in a period, compared with the previous period."""
     return (
         _prediction_saving_tile(now, before, currency),
-        _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _count_tile("hits", "Hits", now.prediction_hits, before.prediction_hits),
-        _count_tile("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
-        _count_tile("bypassed", "Bypassed", now.bypassed_requests, before.bypassed_requests),
-        _count_tile("tokens-avoided", "Tokens avoided", now.avoided_tokens, before.avoided_tokens),
+        _rate_tile("prediction-rate", _("Prediction hit rate"), _("of requests"), prediction_hit_rate, now, before),
+        _count_tile("hits", _("Hits"), now.prediction_hits, before.prediction_hits),
+        _count_tile("coalesced", _("Coalesced"), now.coalesced_requests, before.coalesced_requests),
+        _count_tile("bypassed", _("Bypassed"), now.bypassed_requests, before.bypassed_requests),
+        _count_tile("tokens-avoided", _("Tokens avoided"), now.avoided_tokens, before.avoided_tokens),
         StatTile(
             key="engine-time",
-            label="Engine time avoided",
+            label=_("Engine time avoided"),
             value=milliseconds(now.avoided_engine_ms),
             comparison=_change(now.avoided_engine_ms, before.avoided_engine_ms),
         ),
         _money_tile(
-            "saved-prefix", "Saved by prefix cache", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+            "saved-prefix",
+            _("Saved by prefix cache"),
+            now.saved_prefix_pico,
+            before.saved_prefix_pico,
+            currency,
+            "warm",
         ),
-        _rate_tile("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
-        _count_tile("warm-in", "Cached prompt tokens", now.cached_prompt_tokens, before.cached_prompt_tokens),
+        _rate_tile("prefix-rate", _("Prefix hit rate"), _("of prompt tokens"), prefix_hit_rate, now, before),
+        _count_tile("warm-in", _("Cached prompt tokens"), now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
 
@@ -207,15 +222,15 @@ def _rate_tile(
     comparison = ""
     if current is not None and earlier is not None:
         points = round((current - earlier) * 100, 1)
-        comparison = "unchanged" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
+        comparison = gettext("unchanged") if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
     return StatTile(
-        key=key, label=label, value=percent(current), comparison=" · ".join(filter(None, (unit, comparison)))
+        key=key, label=label, value=percent(current), comparison=" · ".join(filter(None, (gettext(unit), comparison)))
     )
 
 
 def _prediction_saving_tile(now: Sums, before: Sums, currency: str) -> StatTile:
     saved, saved_before = now.saved_prediction_pico, before.saved_prediction_pico
-    return _money_tile("saved-prediction", "Saved by prediction cache", saved, saved_before, currency, "warm")
+    return _money_tile("saved-prediction", _("Saved by prediction cache"), saved, saved_before, currency, "warm")
 
 
 def _money_tile(key: str, label: str, now: int, before: int, currency: str, tone: str) -> StatTile:
@@ -236,7 +251,7 @@ def _change(now: float, before: float) -> str:
         return ""
     change = round((now / before - 1) * 100)
     if change == 0:
-        return "unchanged"
+        return gettext("unchanged")
     if change > 999:
         return f"▲ {now / before:.0f} ×"
     return f"{'▲' if change > 0 else '▼'} {abs(change)} %"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from django import template
 from django.template.defaultfilters import filesizeformat
+from django.utils.translation import gettext, gettext_noop
 
 from portal.formats.numbers import milliseconds, seconds
 from workers.fleet import lookup
@@ -17,12 +18,16 @@ from workers.serving import start_times
 register = template.Library()
 
 #: Name of a placeholder of each level.
-LEVELS = {Level.H0.value: "H0 reserved slot", Level.H2.value: "H2 zygote"}
+LEVELS = {Level.H0.value: gettext_noop("H0 reserved slot"), Level.H2.value: "H2 zygote"}
 #: Words for a start from each level: its name, when it is done, and while it continues.
 STARTS = {
-    Level.COLD.value: ("cold", "cold start in", "starts cold"),
-    Level.H0.value: ("reserved slot", "on a reserved slot in", "starts on a reserved slot"),
-    Level.H2.value: ("promoted", "promoted in", "is being promoted"),
+    Level.COLD.value: ("cold", gettext_noop("cold start in"), gettext_noop("starts cold")),
+    Level.H0.value: (
+        gettext_noop("reserved slot"),
+        gettext_noop("on a reserved slot in"),
+        gettext_noop("starts on a reserved slot"),
+    ),
+    Level.H2.value: ("promoted", gettext_noop("promoted in"), gettext_noop("is being promoted")),
 }
 #: The direction of each scale decision.
 ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "failover": "⇥", "failback": "⇤", "release": "◁"}
@@ -37,20 +42,22 @@ def part(context: Mapping[str, Mapping[str, str]], kind: str, name: object = "")
 @register.filter
 def level_name(level: str) -> str:
     """Name the level of a placeholder."""
-    return LEVELS.get(level, level)
+    return gettext(LEVELS.get(level, level))
 
 
 @register.filter
 def start_name(level: str) -> str:
     """Name starts from a level."""
-    return STARTS[level][0] if level in STARTS else level
+    return gettext(STARTS[level][0]) if level in STARTS else level
 
 
 @register.filter
 def start_words(replica: ReplicaStatus) -> str:
     """Describe a replica's start: its level, and how long it took or that it continues."""
     _, done, ongoing = STARTS.get(replica.start_level, ("", "up in", "not started yet"))
-    return ongoing if replica.startup_seconds is None else f"{done} {seconds(replica.startup_seconds)}"
+    return (
+        gettext(ongoing) if replica.startup_seconds is None else f"{gettext(done)} {seconds(replica.startup_seconds)}"
+    )
 
 
 @register.filter

@@ -11,6 +11,8 @@ from django import template
 from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as _
 
 from portal.formats import money as amounts
 from portal.formats import numbers
@@ -48,8 +50,8 @@ SHAPES = {
 
 #: How a request ended, by its state.
 REQUEST_STATES = {
-    "client_gone": "client disconnected",
-    "engine_error": "engine failed",
+    "client_gone": _("client disconnected"),
+    "engine_error": _("engine failed"),
 }
 
 
@@ -106,7 +108,13 @@ def moment(value: datetime | None) -> SafeString | str:
 @register.filter
 def request_state(state: str) -> str:
     """Write how a request ended."""
-    return REQUEST_STATES.get(state, state)
+    return gettext(REQUEST_STATES.get(state, state))
+
+
+@register.filter
+def translated(text: object) -> str:
+    """Translate a text that Python marks with ``gettext_noop``; anything else stays as it is."""
+    return gettext(str(text)) if text else ""
 
 
 @register.filter

@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from billing.accounts.account import DETAILS, POSTPAID, PREPAID, Account
 from billing.models import BillingAccount
@@ -27,33 +28,33 @@ class AccountForm(PageForm):
 
     id_prefix = "account"
 
-    legal_name = _text("legal_name", "Legal name")
+    legal_name = _text("legal_name", _("Legal name"))
     address_lines = forms.CharField(
-        label="Address", required=False, widget=forms.Textarea({"rows": 2}), help_text="Street and the like."
+        label=_("Address"), required=False, widget=forms.Textarea({"rows": 2}), help_text=_("Street and the like.")
     )
-    postcode = _text("postcode", "Postcode")
-    city = _text("city", "City")
-    country = _text("country", "Country", "Two letters, such as DE.")
-    tax_id = _text("tax_id", "Tax id", "Such as a VAT number.")
+    postcode = _text("postcode", _("Postcode"))
+    city = _text("city", _("City"))
+    country = _text("country", _("Country"), _("Two letters, such as DE."))
+    tax_id = _text("tax_id", _("Tax id"), _("Such as a VAT number."))
     tax_rate = forms.CharField(
-        label="Tax rate, in percent", required=False, widget=forms.TextInput({"inputmode": "decimal"})
+        label=_("Tax rate, in percent"), required=False, widget=forms.TextInput({"inputmode": "decimal"})
     )
-    tax_note = _text("tax_note", "Note on tax", "Why the rate is what it is; printed on invoices.")
-    payment_terms_days = whole_number("Payment within, in days", LONGEST_TERMS_DAYS, required=True)
-    billing_emails = Names(label="E-mails for invoices", required=False, help_text="With commas between them.")
-    issuer = choice("Invoices are written by", BillingAccount.Issuer.choices)
+    tax_note = _text("tax_note", _("Note on tax"), _("Why the rate is what it is; printed on invoices."))
+    payment_terms_days = whole_number(_("Payment within, in days"), LONGEST_TERMS_DAYS, required=True)
+    billing_emails = Names(label=_("E-mails for invoices"), required=False, help_text=_("With commas between them."))
+    issuer = choice(_("Invoices are written by"), BillingAccount.Issuer.choices)
     charge_automatically = forms.BooleanField(
-        label="Stripe charges invoices automatically",
+        label=_("Stripe charges invoices automatically"),
         required=False,
-        help_text="To the payment method that the tenant saved at Stripe; without one it pays on Stripe's page.",
+        help_text=_("To the payment method that the tenant saved at Stripe; without one it pays on Stripe's page."),
     )
     mode = choice(
-        "Pays",
-        ((POSTPAID, "afterwards"), (PREPAID, "in advance")),
-        help_text="In advance: requests may only spend what the credit covers.",
+        _("Pays"),
+        ((POSTPAID, "afterwards"), (PREPAID, _("in advance"))),
+        help_text=_("In advance: requests may only spend what the credit covers."),
     )
     currency = forms.CharField(
-        label="Currency", max_length=3, help_text="Three letters. Fixed once something is charged."
+        label=_("Currency"), max_length=3, help_text=_("Three letters. Fixed once something is charged.")
     )
     fields_of_errors = {"tax_rate_basis_points": "tax_rate"}
 
@@ -73,7 +74,7 @@ class AccountForm(PageForm):
         """Return the rate in basis points. Raises ValidationError."""
         text = self.cleaned_data["tax_rate"].strip() or "0"
         if not _PERCENT.fullmatch(text) or Decimal(text.replace(",", ".")) > 100:
-            raise ValidationError("Enter a rate from 0 to 100 with at most two decimals, such as 19.")
+            raise ValidationError(_("Enter a rate from 0 to 100 with at most two decimals, such as 19."))
         return int(Decimal(text.replace(",", ".")) * 100)
 
     def changes(self) -> dict[str, Any]:

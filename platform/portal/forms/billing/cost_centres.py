@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm
 from tenants import cost_centres
@@ -14,9 +15,9 @@ class CostCentreForm(PageForm):
     id_prefix = "cost-centre"
 
     cost_centre = forms.CharField(
-        label="Cost centre",
+        label=_("Cost centre"),
         required=False,
         max_length=cost_centres.LONGEST,
-        help_text="As in your books. Empty: none.",
+        help_text=_("As in your books. Empty: none."),
         error_messages={"max_length": f"Enter {cost_centres.ALLOWED}."},
     )

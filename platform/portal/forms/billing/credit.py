@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from billing.accounts.credits import NewCredit
 from billing.errors import InvoiceRefused
@@ -25,11 +26,11 @@ from tenants.models import Tenant
 
 _AMOUNT = re.compile(r"-?[0-9]{1,8}(\.[0-9]{1,12})?")
 _KINDS = (
-    (CreditRequest.Kind.TOP_UP.value, "paid in advance"),
+    (CreditRequest.Kind.TOP_UP.value, _("paid in advance")),
     (CreditRequest.Kind.PROMOTION.value, "promotion"),
-    (CreditRequest.Kind.REFUND.value, "refund, paid back"),
+    (CreditRequest.Kind.REFUND.value, _("refund, paid back")),
     (CreditRequest.Kind.CORRECTION.value, "correction"),
-    (CreditRequest.Kind.RETURN.value, "return of an invoice's payment"),
+    (CreditRequest.Kind.RETURN.value, _("return of an invoice's payment")),
 )
 
 
@@ -38,28 +39,37 @@ class CreditForm(PageForm):
 
     id_prefix = "credit"
 
-    kind = choice("Kind", _KINDS)
+    kind = choice(_("Kind"), _KINDS)
     amount = forms.CharField(
-        label="Amount",
+        label=_("Amount"),
         max_length=24,
-        error_messages={"required": "Enter an amount such as 25 or 0.50."},
+        error_messages={"required": _("Enter an amount such as 25 or 0.50.")},
         widget=forms.TextInput({"inputmode": "decimal", "placeholder": "25.00"}),
-        help_text="A correction may be negative: then it takes credit.",
+        help_text=_("A correction may be negative: then it takes credit."),
     )
     expires = forms.DateField(
-        label="Last day, UTC", required=False, widget=forms.DateInput({"type": "date"}), help_text="Of a promotion."
+        label=_("Last day, UTC"),
+        required=False,
+        widget=forms.DateInput({"type": "date"}),
+        help_text=_("Of a promotion."),
     )
     invoice = forms.CharField(
-        label="Invoice",
+        label=_("Invoice"),
         required=False,
         max_length=64,
-        help_text="Of a return: number of the invoice, whose tax goes back by its share.",
+        help_text=_("Of a return: number of the invoice, whose tax goes back by its share."),
     )
     reference = forms.CharField(
-        label="Reference", required=False, max_length=LONGEST_REFERENCE, help_text="Such as the number of a payment."
+        label=_("Reference"),
+        required=False,
+        max_length=LONGEST_REFERENCE,
+        help_text=_("Such as the number of a payment."),
     )
     reason = forms.CharField(
-        label="Reason", required=False, max_length=LONGEST_REASON, help_text="The tenant reads it. Do not name people."
+        label=_("Reason"),
+        required=False,
+        max_length=LONGEST_REASON,
+        help_text=_("The tenant reads it. Do not name people."),
     )
     key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
     fields_of_errors = {"amount_pico": "amount", "expires_at": "expires"}
@@ -73,7 +83,7 @@ class CreditForm(PageForm):
         """Return the amount in pico-units. Raises ValidationError."""
         text = self.cleaned_data["amount"].strip()
         if not _AMOUNT.fullmatch(text):
-            raise ValidationError("Enter an amount such as 25 or 0.50, with at most twelve decimals.")
+            raise ValidationError(_("Enter an amount such as 25 or 0.50, with at most twelve decimals."))
         return int(Decimal(text) * money.PICO)
 
     def clean_invoice(self) -> UUID | None:
@@ -82,7 +92,7 @@ class CreditForm(PageForm):
         try:
             return registry.find(text, self.tenant.id).id if text else None
         except NotFound:
-            raise ValidationError("The tenant has no invoice with this number.") from None
+            raise ValidationError(_("The tenant has no invoice with this number.")) from None
         except InvoiceRefused as error:
             raise ValidationError(str(error)) from None
 

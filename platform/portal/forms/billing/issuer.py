@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_noop as _
 
 from billing.errors import BadIssuer
 from billing.models import Issuer
@@ -26,27 +27,27 @@ class IssuerForm(PageForm):
 
     id_prefix = "issuer"
 
-    name = forms.SlugField(label="Name here", max_length=63, help_text="Not on invoices. a-z, 0-9 and -.")
-    legal_name = _text("Legal name", 200, required=True)
+    name = forms.SlugField(label=_("Name here"), max_length=63, help_text=_("Not on invoices. a-z, 0-9 and -."))
+    legal_name = _text(_("Legal name"), 200, required=True)
     address_lines = forms.CharField(
-        label="Address", required=False, widget=forms.Textarea({"rows": 2}), help_text="Street and the like."
+        label=_("Address"), required=False, widget=forms.Textarea({"rows": 2}), help_text=_("Street and the like.")
     )
-    postcode = _text("Postcode", 20)
-    city = _text("City", 100, required=True)
-    country = _text("Country", 2, required=True, help_text="Two letters, such as DE.")
-    tax_id = _text("Tax id", 50, help_text="Such as a VAT number.")
-    registration = _text("Registration", 200, help_text="Such as HRB 12345 B.")
-    email = _text("E-mail", 254, help_text="For questions about invoices.")
+    postcode = _text(_("Postcode"), 20)
+    city = _text(_("City"), 100, required=True)
+    country = _text(_("Country"), 2, required=True, help_text=_("Two letters, such as DE."))
+    tax_id = _text(_("Tax id"), 50, help_text=_("Such as a VAT number."))
+    registration = _text(_("Registration"), 200, help_text=_("Such as HRB 12345 B."))
+    email = _text("E-mail", 254, help_text=_("For questions about invoices."))
     iban = _text("IBAN", 42)
     bic = _text("BIC", 11)
-    bank_name = _text("Bank", 100)
+    bank_name = _text(_("Bank"), 100)
     tax_rate = forms.CharField(
-        label="Tax rate, in percent", required=False, widget=forms.TextInput({"inputmode": "decimal"})
+        label=_("Tax rate, in percent"), required=False, widget=forms.TextInput({"inputmode": "decimal"})
     )
-    tax_note = _text("Note on tax", 500, help_text="On each invoice, such as why there is no tax.")
-    timezone = _text("Time zone", 63, required=True, help_text="Of the dates on invoices.")
-    invoice_prefix = _text("Invoice numbers begin with", 20, required=True)
-    credit_note_prefix = _text("Credit notes' numbers begin with", 20, required=True)
+    tax_note = _text(_("Note on tax"), 500, help_text=_("On each invoice, such as why there is no tax."))
+    timezone = _text(_("Time zone"), 63, required=True, help_text=_("Of the dates on invoices."))
+    invoice_prefix = _text(_("Invoice numbers begin with"), 20, required=True)
+    credit_note_prefix = _text(_("Credit notes' numbers begin with"), 20, required=True)
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, issuer: Issuer | None) -> None:
         of = issuer or Issuer()
@@ -60,7 +61,7 @@ class IssuerForm(PageForm):
         """Return the rate in basis points. Raises ValidationError."""
         text = self.cleaned_data["tax_rate"].strip() or "0"
         if not _PERCENT.fullmatch(text) or Decimal(text.replace(",", ".")) > 100:
-            raise ValidationError("Enter a rate from 0 to 100 with at most two decimals, such as 19.")
+            raise ValidationError(_("Enter a rate from 0 to 100 with at most two decimals, such as 19."))
         return int(Decimal(text.replace(",", ".")) * 100)
 
     def values(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from billing.errors import InvoiceRefused
 from billing.invoices.mirroring import External
@@ -24,13 +25,13 @@ class MirrorForm(PageForm):
 
     id_prefix = "mirror"
 
-    tenant = forms.SlugField(label="Tenant", max_length=63, help_text="Its account names the other system.")
-    number = forms.CharField(label="Number there", max_length=64)
-    external_id = forms.CharField(label="Id there", max_length=64)
-    total = _amount("Total with tax", required=True)
-    tax = _amount("Tax of it", required=False)
-    issued_on = forms.DateField(label="Date", widget=forms.DateInput({"type": "date"}))
-    due_on = forms.DateField(label="Due", widget=forms.DateInput({"type": "date"}))
+    tenant = forms.SlugField(label=_("Tenant"), max_length=63, help_text=_("Its account names the other system."))
+    number = forms.CharField(label=_("Number there"), max_length=64)
+    external_id = forms.CharField(label=_("Id there"), max_length=64)
+    total = _amount(_("Total with tax"), required=True)
+    tax = _amount(_("Tax of it"), required=False)
+    issued_on = forms.DateField(label=_("Date"), widget=forms.DateInput({"type": "date"}))
+    due_on = forms.DateField(label=_("Due"), widget=forms.DateInput({"type": "date"}))
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data)

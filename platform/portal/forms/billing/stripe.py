@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_noop as _
 
 from billing.models import StripeConnection
 from billing.stripe.connections import Wanted
@@ -23,10 +24,13 @@ class StripeForm(PageForm):
 
     id_prefix = "stripe"
 
-    key = _secret("Secret key", "sk_… or rk_…; empty: the present one stays.")
-    webhook_secret = _secret("Signing secret", "whsec_…; the earlier one stays valid for a day.")
+    key = _secret(_("Secret key"), _("sk_… or rk_…; empty: the present one stays."))
+    webhook_secret = _secret(_("Signing secret"), _("whsec_…; the earlier one stays valid for a day."))
     tax_rate = forms.CharField(
-        label="Tax rate at Stripe", required=False, max_length=200, help_text="txr_…; empty: tax is a line of its own."
+        label=_("Tax rate at Stripe"),
+        required=False,
+        max_length=200,
+        help_text=_("txr_…; empty: tax is a line of its own."),
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, connection: StripeConnection | None) -> None:

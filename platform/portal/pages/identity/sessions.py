@@ -6,6 +6,7 @@ from allauth.usersessions.models import UserSession
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 
 from portal.access.addresses import client_address
 from portal.access.principal import Principal
@@ -23,5 +24,5 @@ def end(request: HttpRequest, principal: Principal, session: int) -> HttpRespons
         raise NotFound("session", str(session))
     found.end()
     sign_ins.record(principal.user, "sign_in.ended", address=client_address(request))
-    messages.success(request, "The session has ended.")
+    messages.success(request, _("The session has ended."))
     return redirect("usersessions_list")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from billing.errors import BillingError
@@ -30,7 +31,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         return _page(request, principal, DeployForm(), None)
     form = DeployForm(request.POST)
     if form.is_valid() and form.price() is not None and not operator_rights.may_set_prices(principal):
-        form.add_error("prompt", "Your role may not set prices: leave these empty, and let finance set them.")
+        form.add_error("prompt", _("Your role may not set prices: leave these empty, and let finance set them."))
     preview = _checked(form) if form.is_valid() else None
     if preview is None or not form.is_checked or "again" in request.POST:
         if preview is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET
 
 from portal.access.principal import Principal
@@ -22,10 +23,10 @@ from workers.models import Replica
 PAGE_ROWS = 100
 #: The filters that are typed: parameter and placeholder.
 TEXT_FILTERS = (
-    ("node", "any node"),
-    ("pool", "any pool"),
-    ("deployment", "any deployment"),
-    ("replica", "any replica"),
+    ("node", gettext_noop("any node")),
+    ("pool", gettext_noop("any pool")),
+    ("deployment", gettext_noop("any deployment")),
+    ("replica", gettext_noop("any replica")),
 )
 LINES = (100, engine_logs.LINES, engine_logs.MOST_LINES)
 

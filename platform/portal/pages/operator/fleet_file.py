@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import operator_rights
@@ -39,7 +40,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         for note in outcome.notes:
             messages.info(request, note)
         count = len(outcome.changes)
-        messages.success(request, f"Applied: {count} changed." if count else "The fleet is as the file says already.")
+        messages.success(
+            request, f"Applied: {count} changed." if count else _("The fleet is as the file says already.")
+        )
         return redirect("portal:fleet-file")
     context = {
         "text": text if request.method == "POST" else present.text(present.read()),

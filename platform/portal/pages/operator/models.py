@@ -7,6 +7,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from catalogue.models import Model
@@ -57,7 +58,7 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
         if options.is_valid() and _options_changed(principal, model.name, options, notes):
             for note in notes:
                 messages.warning(request, note)
-            done = "has these options. Its replicas are replaced." if options.changed_data else "is as it was."
+            done = _("has these options. Its replicas are replaced.") if options.changed_data else _("is as it was.")
             messages.success(request, f"{model.name} {done}")
             return redirect("portal:model", name=model.name)
         return _page(request, principal, model, ModelForm(model=model), options, status=400)
@@ -90,7 +91,7 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     except WorkerError as error:
         messages.error(request, f"Nothing was changed: {worker_errors.words(error)}.")
         return redirect("portal:model", name=model.name)
-    done = "archived: no tenant sees it, and its replicas stop" if archived else "served again"
+    done = _("archived: no tenant sees it, and its replicas stop") if archived else _("served again")
     messages.success(request, f"{model.name} is {done}.")
     return redirect("portal:model", name=model.name)
 

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import form_tokens, one_time_secrets
@@ -22,8 +23,8 @@ from workers.fleet.joining import node_joining, node_tokens
 from workers.fleet.status import inventory
 from workers.models import Node, NodeToken
 
-SENT_TWICE = "This form was sent twice: one token was made. Revoke it and make another one if its command is lost."
-ROLE_LEFT = "Its database role has no rights any more. To drop it, as a superuser"
+SENT_TWICE = _("This form was sent twice: one token was made. Revoke it and make another one if its command is lost.")
+ROLE_LEFT = _("Its database role has no rights any more. To drop it, as a superuser")
 
 
 @require_http_methods(["GET", "POST"])

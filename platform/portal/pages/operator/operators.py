@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import invitation_mail, one_time_secrets, operator_rights
@@ -105,7 +106,7 @@ def revoke(request: HttpRequest, principal: Principal, invitation: UUID) -> Http
     """Revoke an invitation."""
     try:
         invitations.revoke(principal.actor, None, invitation)
-        messages.success(request, "The invitation is revoked: its link invites nobody any more.")
+        messages.success(request, _("The invitation is revoked: its link invites nobody any more."))
     except TenantError as error:
         messages.error(request, error_text.words(error))
     return redirect("portal:operators")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
 
@@ -30,7 +31,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     form = RetentionForm(request.POST if request.method == "POST" else None, policy=policy.current())
     if request.method == "POST" and form.is_valid():
         policy.change(principal.actor, **form.cleaned_data)
-        messages.success(request, "Saved. What is older is deleted within an hour.")
+        messages.success(request, _("Saved. What is older is deleted within an hour."))
         return redirect("portal:retention")
     context = {
         "form": form,
@@ -53,11 +54,11 @@ def erase(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         return _refused(request, principal, tenant, form)
     try:
         erasure.erase(principal.actor, tenant)
-        messages.success(request, "The personal data is erased. The ledger, usage and statements stay.")
+        messages.success(request, _("The personal data is erased. The ledger, usage and statements stay."))
     except NotAllowed as error:
         messages.error(request, f"Nothing was erased: {tenant.name} is {error.state}.")
     except RedisError:
-        messages.error(request, "Redis is unavailable. The rest is erased within an hour after it is back.")
+        messages.error(request, _("Redis is unavailable. The rest is erased within an hour after it is back."))
     return redirect("portal:policy", slug=Tenant.objects.get(id=tenant.id).slug)
 
 

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import form_tokens, one_time_secrets
@@ -19,7 +20,7 @@ from tenants.errors import TenantError
 from tenants.keys import scrape_tokens
 from workers.fleet import scrape_targets
 
-SENT_TWICE = "This form was sent twice: one token was made. Revoke it and make another one if its text is lost."
+SENT_TWICE = _("This form was sent twice: one token was made. Revoke it and make another one if its text is lost.")
 
 
 @require_http_methods(["GET", "POST"])

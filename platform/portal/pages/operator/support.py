@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 
 from portal.access import support_view
 from portal.access.principal import Principal, tenant_for
@@ -21,7 +22,7 @@ def start(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     tenant = tenant_for(principal, slug)
     reason = posted(request, "reason")
     if not reason:
-        messages.error(request, "Say why: the tenant reads it in its audit log.")
+        messages.error(request, _("Say why: the tenant reads it in its audit log."))
         return redirect("portal:tenant", slug=tenant.slug)
     try:
         support_view.start(request, principal, tenant, reason)

@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.ledger.rollups import Sums
@@ -36,18 +37,23 @@ from workers.fleet import pools
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
 #: The states that the list can be narrowed to; without one, archived tenants are left out.
-LISTED_STATES = {"active": "active", "suspended": "suspended", "archived": "archived", "all": "all states"}
+LISTED_STATES = {
+    "active": "active",
+    "suspended": "suspended",
+    "archived": "archived",
+    "all": gettext_noop("all states"),
+}
 #: The columns of the list that sort it, with their label; all but the name put the largest number first.
 SORTS: Mapping[str, tuple[str, Callable[[UsageRow], float] | None]] = {
-    "name": ("Tenant", None),
-    "requests": ("Requests", lambda row: row.sums.requests),
-    "tokens-in": ("Prompt tokens", lambda row: row.tokens_in),
-    "tokens-out": ("Completion tokens", lambda row: row.sums.completion_tokens),
-    "prediction-rate": ("Prediction hit rate", lambda row: row.prediction_hit_rate or 0.0),
-    "prefix-rate": ("Prefix hit rate", lambda row: row.prefix_hit_rate or 0.0),
-    "billed": ("Billed", lambda row: row.sums.amount_pico),
-    "saved-prediction": ("Saved by prediction cache", lambda row: row.sums.saved_prediction_pico),
-    "saved-prefix": ("Saved by prefix cache", lambda row: row.sums.saved_prefix_pico),
+    "name": (gettext_noop("Tenant"), None),
+    "requests": (gettext_noop("Requests"), lambda row: row.sums.requests),
+    "tokens-in": (gettext_noop("Prompt tokens"), lambda row: row.tokens_in),
+    "tokens-out": (gettext_noop("Completion tokens"), lambda row: row.sums.completion_tokens),
+    "prediction-rate": (gettext_noop("Prediction hit rate"), lambda row: row.prediction_hit_rate or 0.0),
+    "prefix-rate": (gettext_noop("Prefix hit rate"), lambda row: row.prefix_hit_rate or 0.0),
+    "billed": (gettext_noop("Billed"), lambda row: row.sums.amount_pico),
+    "saved-prediction": (gettext_noop("Saved by prediction cache"), lambda row: row.sums.saved_prediction_pico),
+    "saved-prefix": (gettext_noop("Saved by prefix cache"), lambda row: row.sums.saved_prefix_pico),
 }
 
 
@@ -131,7 +137,7 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
 
         def change() -> str:
             registry.set_policy(principal.actor, tenant, **form.changes())
-            return "Saved. Every gateway applies it within a second."
+            return gettext_noop("Saved. Every gateway applies it within a second.")
 
         done = submit(request, form, change, back="portal:policy", slug=slug)
         if done is not None:
@@ -172,7 +178,7 @@ def set_regions(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
         regions = form.cleaned_data["allowed_regions"]
         pools.require_regions(regions)
         registry.set_regions(principal.actor, tenant, regions)
-        return "Saved. Every gateway applies it within a second."
+        return gettext_noop("Saved. Every gateway applies it within a second.")
 
     done = submit(request, form, change, back="portal:policy", slug=slug)
     if done is not None:
@@ -189,7 +195,7 @@ def set_cost_centre(request: HttpRequest, principal: Principal, slug: str) -> Ht
 
     def change() -> str:
         cost_centres.set_of_tenant(principal.actor, tenant, form.cleaned_data["cost_centre"])
-        return "Saved. Reports use it for usage of any time."
+        return gettext_noop("Saved. Reports use it for usage of any time.")
 
     done = submit(request, form, change, back="portal:policy", slug=slug)
     return _show_policy(request, principal, tenant, cost_centre_form=form) if done is None else done

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing import second_person
@@ -92,7 +93,9 @@ def decide_credit(request: HttpRequest, principal: Principal, slug: str, identit
         text = error_text.words(error) if isinstance(error, TenantError) else str(error)
         messages.error(request, f"Nothing was changed. {text}")
     else:
-        messages.success(request, "Approved and posted." if decided.state == "posted" else "Rejected.")
+        messages.success(
+            request, gettext_noop("Approved and posted.") if decided.state == "posted" else gettext_noop("Rejected.")
+        )
     return redirect("portal:billing", slug=slug)
 
 

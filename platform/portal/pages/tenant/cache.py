@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from catalogue import administration
@@ -30,7 +31,7 @@ from tenants.policy.purges import PurgeTarget
 
 MAX_ROWS = 200
 #: What the form can purge, with its labels; each but the last has a field of the same name.
-PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
+PURGEABLE = {"request": _("One request"), "key": _("A key"), "model": _("A model"), "everything": _("Everything")}
 
 
 @require_GET
@@ -50,7 +51,7 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
     def change() -> str:
         target = limit_permissions.target_for(principal, tenant, form.target())
         cache_settings.set_setting(principal.actor, target, form.overrides())
-        return "Saved. Every gateway applies it within a second."
+        return _("Saved. Every gateway applies it within a second.")
 
     done = submit(request, form, change, back="portal:cache", slug=slug)
     return done or _show_cache(request, principal, tenant, form=form)
@@ -62,13 +63,13 @@ def remove_setting(request: HttpRequest, principal: Principal, slug: str, settin
     """Remove a setting, so that the level above applies."""
     tenant = tenant_for(principal, slug)
     found = limit_permissions.rule_of(
-        tenant, limit_permissions.cache_settings_of(principal, tenant), "cache setting", setting
+        tenant, limit_permissions.cache_settings_of(principal, tenant), _("cache setting"), setting
     )
 
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         cache_settings.remove(principal.actor, found)
-        return "The setting was removed. Every gateway applies it within a second."
+        return _("The setting was removed. Every gateway applies it within a second.")
 
     return _apply(request, tenant, change)
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.invoices import registry
@@ -67,9 +68,9 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
             "amounts": [
                 (name, invoice_list.cents(cents, found.currency))
                 for name, cents in (
-                    ("Net", found.net_cents),
-                    ("Tax", found.tax_cents),
-                    ("Applied", found.applied_cents),
+                    (_("Net"), found.net_cents),
+                    (_("Tax"), found.tax_cents),
+                    (_("Applied"), found.applied_cents),
                 )
             ],
             "history": list(entries.annotate(shown_actor=actor).order_by("id")),

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
 from portal.access import form_tokens, key_grants, one_time_secrets, project_scope
@@ -54,7 +55,9 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
     form = NewKeyForm(request.POST, projects=_open_projects(principal, tenant))
     if form.is_valid():
         if not form_tokens.use(posted(request, "form_token")):
-            messages.info(request, "This form was sent twice: the key was created once. Rotate it for another secret.")
+            messages.info(
+                request, _("This form was sent twice: the key was created once. Rotate it for another secret.")
+            )
             return redirect("portal:keys", slug=tenant.slug)
         wanted = form.cleaned_data
         try:

@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET
 
 from billing.budgets.status import BudgetStatus
@@ -61,8 +62,8 @@ class BudgetRow:
     def label(self) -> str:
         """The state in words."""
         if self.share >= OVER:
-            return "used up"
-        return "nearly used up" if self.share >= NEAR else "within limit"
+            return gettext_noop("used up")
+        return gettext_noop("nearly used up") if self.share >= NEAR else gettext_noop("within limit")
 
     @property
     def forecast_exceeds(self) -> bool:
@@ -153,7 +154,7 @@ def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     def change() -> str:
         target = limit_permissions.target_for(principal, tenant, form.target())
         limits.set_limit(principal.actor, target, form.values())
-        return "Saved. Every gateway applies it within a second."
+        return gettext_noop("Saved. Every gateway applies it within a second.")
 
     done = submit(request, form, change, back="portal:limits", slug=slug)
     return done or _show_limits(request, principal, tenant, limit_form=form)
@@ -169,7 +170,7 @@ def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: U
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         limits.remove(principal.actor, found)
-        return "The limit was removed. Every gateway applies it within a second."
+        return gettext_noop("The limit was removed. Every gateway applies it within a second.")
 
     return _apply(request, tenant, change)
 
@@ -200,7 +201,7 @@ def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         budgets.archive(principal.actor, found)
-        return "The budget was removed. Its spending stays on record."
+        return gettext_noop("The budget was removed. Its spending stays on record.")
 
     return _apply(request, tenant, change)
 
@@ -253,7 +254,7 @@ def _setter(rule: Limit | Budget) -> str:
 def _target_name(rule: Limit | Budget) -> str:
     if rule.project is not None:
         return f"project {rule.project.slug}"
-    return f"key {rule.key.name}" if rule.key is not None else "the whole tenant"
+    return f"key {rule.key.name}" if rule.key is not None else gettext_noop("the whole tenant")
 
 
 def _nearest(rows: list[BudgetRow]) -> BudgetRow | None:

@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import invitation_mail, member_rights, one_time_secrets, operator_rights, project_scope
@@ -100,7 +101,7 @@ def revoke(request: HttpRequest, principal: Principal, slug: str, invitation: UU
     member_rights.require(principal, tenant)
     try:
         invitations.revoke(principal.actor, tenant, invitation)
-        messages.success(request, "The invitation is revoked: its link invites nobody any more.")
+        messages.success(request, _("The invitation is revoked: its link invites nobody any more."))
     except TenantError as error:
         messages.error(request, error_text.words(error))
     return redirect("portal:members", slug=tenant.slug)

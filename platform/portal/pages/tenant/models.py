@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET
 
 from portal.access.addresses import api_base
@@ -18,14 +19,18 @@ from tenants.ids import TenantId
 
 #: The abilities in the order of the page, with their words.
 ABILITIES = (
-    ("chat", "Chat", "/v1/chat/completions, /v1/responses and /v1/messages"),
-    ("completions", "Completions", "/v1/completions"),
-    ("embeddings", "Embeddings", "/v1/embeddings"),
-    ("tools", "Tools", "It chooses among tools and calls them."),
-    ("structured_outputs", "Structured outputs", "Its answer can be held to a JSON schema."),
-    ("vision", "Images", "It sees images in a prompt."),
-    ("reasoning", "Reasoning", "Its reasoning stands apart from its answer."),
-    ("lora", "LoRA adapters", "Its replicas load adapters."),
+    ("chat", gettext_noop("Chat"), "/v1/chat/completions, /v1/responses and /v1/messages"),
+    ("completions", gettext_noop("Completions"), "/v1/completions"),
+    ("embeddings", gettext_noop("Embeddings"), "/v1/embeddings"),
+    ("tools", gettext_noop("Tools"), gettext_noop("It chooses among tools and calls them.")),
+    (
+        "structured_outputs",
+        gettext_noop("Structured outputs"),
+        gettext_noop("Its answer can be held to a JSON schema."),
+    ),
+    ("vision", gettext_noop("Images"), gettext_noop("It sees images in a prompt.")),
+    ("reasoning", gettext_noop("Reasoning"), gettext_noop("Its reasoning stands apart from its answer.")),
+    ("lora", gettext_noop("LoRA adapters"), gettext_noop("Its replicas load adapters.")),
 )
 #: Models of one page.
 MOST_MODELS = 500

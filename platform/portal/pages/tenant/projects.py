@@ -11,6 +11,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access import content_rights, inherited_bounds, project_scope
@@ -83,7 +84,7 @@ def set_archived(request: HttpRequest, principal: Principal, slug: str, project:
     except TenantError as error:
         messages.error(request, error_text.words(error))
     else:
-        done = "archived: its keys are refused within a second" if archived else "active again"
+        done = _("archived: its keys are refused within a second") if archived else _("active again")
         messages.success(request, f"{found.name} is {done}.")
     return redirect("portal:projects", slug=tenant.slug)
 

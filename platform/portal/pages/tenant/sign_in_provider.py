@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from portal.access.identity import provider_setup
@@ -34,7 +35,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 
     def save() -> str:
         provider_setup.put(principal, tenant, form.terms())
-        return "Saved. Test it, then sign in through it in another browser before you rely on it."
+        return _("Saved. Test it, then sign in through it in another browser before you rely on it.")
 
     if request.method == "POST":
         done = submit(request, form, save, back="portal:sign-in-provider", slug=slug)
@@ -68,12 +69,12 @@ def act(request: HttpRequest, principal: Principal, slug: str, verb: str) -> Htt
         elif verb == "remove":
             providers.remove(principal.actor, tenant)
             messages.success(
-                request, "Removed. Those who signed in through it are signed out, and no members any more."
+                request, _("Removed. Those who signed in through it are signed out, and no members any more.")
             )
         elif problem := provider_setup.test(provider_setup.find(tenant)).problem:
             messages.error(request, f"The test failed: {problem}.")
         else:
-            messages.success(request, "The provider answers, and its description and keys are in order.")
+            messages.success(request, _("The provider answers, and its description and keys are in order."))
     except TenantError as error:
         messages.error(request, f"Nothing was changed. {error_text.words(error)}")
     return redirect("portal:sign-in-provider", slug=slug)

@@ -7,6 +7,7 @@ from datetime import date
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.errors import MixedCurrencies
@@ -23,14 +24,14 @@ from tenants.ids import TenantId
 from tenants.models import Tenant
 
 LINE_LABELS = {
-    "prompt": "Uncached prompt tokens",
-    "cache_write": "Prompt tokens written to the prefix cache",
-    "cached_prompt": "Cached prompt tokens",
-    "completion": "Completion tokens",
-    "reasoning": "Reasoning tokens",
-    "request": "Requests that engines ran",
-    "prediction_hit": "Answers from the prediction cache",
-    "coalesced": "Answers shared with identical requests",
+    "prompt": _("Uncached prompt tokens"),
+    "cache_write": _("Prompt tokens written to the prefix cache"),
+    "cached_prompt": _("Cached prompt tokens"),
+    "completion": _("Completion tokens"),
+    "reasoning": _("Reasoning tokens"),
+    "request": _("Requests that engines ran"),
+    "prediction_hit": _("Answers from the prediction cache"),
+    "coalesced": _("Answers shared with identical requests"),
 }
 #: How many months the picker offers.
 MONTHS = 12
@@ -164,7 +165,7 @@ def _line(line: Line, currency: str) -> LineDisplay:
 def _terms(line: TermsLine, found: Statement) -> TermsDisplay:
     currency = found.currency
     return TermsDisplay(
-        source="Reserved capacity" if line.kind in OF_RESERVATIONS else f"Plan {found.plan}",
+        source=_("Reserved capacity") if line.kind in OF_RESERVATIONS else f"Plan {found.plan}",
         text=line.text,
         tokens=line.tokens,
         amount=money.shown(line.amount_pico, currency),

@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext_noop
+
 from caching import bypass
 from portal.formats.numbers import count
 
 #: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
 SWITCH_LABELS = {
-    "setting": "the setting {} on the page Prediction cache",
-    "header": "the request's header {}",
-    "scope": "the key's scope {}",
-    "field": "the request's field {}",
+    "setting": gettext_noop("the setting {} on the page Prediction cache"),
+    "header": gettext_noop("the request's header {}"),
+    "scope": gettext_noop("the key's scope {}"),
+    "field": gettext_noop("the request's field {}"),
 }
-_ROLES = {"tools": "the tools", "prompt": "the prompt"}
+_ROLES = {"tools": gettext_noop("the tools"), "prompt": gettext_noop("the prompt")}
 _REPEATS = {
     "running": (
-        "Repeats arrive while the first still runs",
-        "They ran beside the first request on another host or another process. Send one, and the others after it.",
+        gettext_noop("Repeats arrive while the first still runs"),
+        gettext_noop(
+            "They ran beside the first request on another host or another process. Send one, and the others after it."
+        ),
     ),
     "failed": (
-        "Repeats of requests that did not complete",
-        "Only complete answers are stored. Nothing to change here; see the requests' errors.",
+        gettext_noop("Repeats of requests that did not complete"),
+        gettext_noop("Only complete answers are stored. Nothing to change here; see the requests' errors."),
     ),
     "revision": (
-        "Repeats after the model changed",
-        "Answers of an earlier revision of the model are not reused. Nothing to change here.",
+        gettext_noop("Repeats after the model changed"),
+        gettext_noop("Answers of an earlier revision of the model are not reused. Nothing to change here."),
     ),
     "not_stored": (
-        "Repeats of answers that were not stored",
-        "The first request bypassed the prediction cache, so its answer was not there for the second.",
+        gettext_noop("Repeats of answers that were not stored"),
+        gettext_noop("The first request bypassed the prediction cache, so its answer was not there for the second."),
     ),
     "expired": (
-        "Repeats come after the stored answer expired",
-        "Answers are stored for {ttl} here, and these repeats came later. A longer time to live, on the page "
-        "Prediction cache, would have answered them.",
+        gettext_noop("Repeats come after the stored answer expired"),
+        gettext_noop(
+            "Answers are stored for {ttl} here, and these repeats came later. A longer time to live, on the page "
+            "Prediction cache, would have answered them."
+        ),
     ),
     "gone": (
-        "Repeats whose stored answer was gone",
-        "It was purged, too large to store, or removed because the tenant's part of the cache was full.",
+        gettext_noop("Repeats whose stored answer was gone"),
+        gettext_noop("It was purged, too large to store, or removed because the tenant's part of the cache was full."),
     ),
 }
 
@@ -45,7 +51,7 @@ _REPEATS = {
 def switch_label(switch: str | None) -> str:
     """Describe the switch that avoids a bypass; None for a bypass that nothing avoids."""
     if switch is None:
-        return "nothing: such answers are never cached"
+        return gettext_noop("nothing: such answers are never cached")
     kind, _, name = switch.partition(":")
     return SWITCH_LABELS[kind].format(name)
 
@@ -53,7 +59,9 @@ def switch_label(switch: str | None) -> str:
 def of_break(message: int, role: str, shared_tokens: int, behind_tokens: int) -> tuple[str, str]:
     """Return (title, text) for prompts that part in this message, with the medians of the tokens around it."""
     name = _ROLES.get(role, f"message {message} ({role})" if message > 1 else f"the first message ({role})")
-    before = f"The first {count(shared_tokens)} tokens" if shared_tokens else "Not even the first 64 tokens"
+    before = (
+        f"The first {count(shared_tokens)} tokens" if shared_tokens else gettext_noop("Not even the first 64 tokens")
+    )
     return (
         f"Something that changes stands in front of text that stays, in {name}",
         f"{before} of the prompt are the same as in earlier requests. Then {name} differs, by a date, a user's name or "

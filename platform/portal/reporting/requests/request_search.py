@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 
 from billing.models import UsageRollup
 from billing.reports import usage
@@ -71,7 +72,7 @@ def _requests(text: str, tenant_id: TenantId | None, slugs: dict[UUID, str]) -> 
     for row in usage.requests(tenant_id, limit=MOST, filters=filters):
         if row.tenant_id in slugs:
             yield Match(
-                kind="Request",
+                kind=gettext_noop("Request"),
                 name=str(row.id),
                 detail=" · ".join(filter(None, (slugs[row.tenant_id], row.model_name, row.error_code or row.state))),
                 link=reverse("portal:request", args=[slugs[row.tenant_id], row.id]),
@@ -85,7 +86,7 @@ def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
     keys = ApiKey.objects.filter(Q(name__icontains=text) | Q(public_id__startswith=public)).select_related("tenant")
     for key in _own(keys, tenant_id):
         yield Match(
-            kind="Key",
+            kind=gettext_noop("Key"),
             name=key.name,
             detail=f"hk_{key.public_id} of {key.tenant.slug}",
             link=_list(key.tenant.slug, key=f"hk_{key.public_id}"),
@@ -93,18 +94,18 @@ def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
     projects = Project.objects.filter(Q(name__icontains=text) | Q(slug__icontains=text)).select_related("tenant")
     for project in _own(projects, tenant_id):
         yield Match(
-            kind="Project",
+            kind=gettext_noop("Project"),
             name=project.slug,
             detail=f"{project.name} of {project.tenant.slug}",
             link=_list(project.tenant.slug, project=project.slug),
         )
     if usage.requests(tenant_id, limit=1, filters=Filters(start=timezone.now() - BACK, end_user=text)):
-        yield Match(kind="End user", name=text, detail=slug, link=_list(slug, end_user=text))
+        yield Match(kind=gettext_noop("End user"), name=text, detail=slug, link=_list(slug, end_user=text))
     name, separator, _ = text.partition("=")
     if name and separator:
-        yield Match(kind="Tag", name=text, detail=slug, link=_list(slug, tag=text))
+        yield Match(kind=gettext_noop("Tag"), name=text, detail=slug, link=_list(slug, tag=text))
     if _is_error_code(tenant_id, text):
-        yield Match(kind="Error code", name=text, detail=slug, link=_list(slug, code=text))
+        yield Match(kind=gettext_noop("Error code"), name=text, detail=slug, link=_list(slug, code=text))
 
 
 def _is_error_code(tenant_id: TenantId | None, text: str) -> bool:
@@ -118,13 +119,16 @@ def _tenants(text: str) -> Iterator[Match]:
     )
     for tenant in found.order_by("slug")[:MOST]:
         yield Match(
-            kind="Tenant", name=tenant.slug, detail=tenant.name, link=reverse("portal:tenant", args=[tenant.slug])
+            kind=gettext_noop("Tenant"),
+            name=tenant.slug,
+            detail=tenant.name,
+            link=reverse("portal:tenant", args=[tenant.slug]),
         )
 
 
 def _models(names: Iterable[str], slug: str) -> Iterator[Match]:
     for name in names:
-        yield Match(kind="Model", name=name, detail=slug, link=_list(slug, model=name))
+        yield Match(kind=gettext_noop("Model"), name=name, detail=slug, link=_list(slug, model=name))
 
 
 def _models_used(text: str, tenant_id: TenantId) -> Iterable[str]:

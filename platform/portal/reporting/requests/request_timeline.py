@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from django.utils.translation import gettext_noop as _
+
 from billing.ledger.rollups import is_error
 from billing.ledger.usage_rows import UsageRow
 from billing.reports import usage
@@ -20,27 +22,27 @@ from portal.formats.numbers import count, milliseconds, short_id
 from tenants.ids import TenantId
 
 ROUTE_REASONS = {
-    "prefix": "its prefix was cached there",
-    "session": "earlier requests of the session went there",
-    "load": "the request had to wait least there",
-    "only": "it was the only ready replica",
+    "prefix": _("its prefix was cached there"),
+    "session": _("earlier requests of the session went there"),
+    "load": _("the request had to wait least there"),
+    "only": _("it was the only ready replica"),
 }
 #: Cache results that were answered without an engine call of their own.
-CACHE_TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
+CACHE_TITLES = {"hit": _("Prediction cache: hit"), "coalesced": _("Prediction cache: coalesced")}
 END_TITLES = {
-    "complete": "The answer was completed",
-    "refused": "The request was refused",
-    "client_gone": "The client disconnected before the end",
-    "engine_error": "The engine failed",
-    "interrupted": "The gateway stopped; tokens are estimated from its log",
+    "complete": _("The answer was completed"),
+    "refused": _("The request was refused"),
+    "client_gone": _("The client disconnected before the end"),
+    "engine_error": _("The engine failed"),
+    "interrupted": _("The gateway stopped; tokens are estimated from its log"),
 }
 
 #: Why an answer ended; other words are shown as the engine wrote them.
 FINISHES = {
-    "stop": "it ended by itself",
-    "length": "cut at its limit of tokens",
-    "tool_calls": "it called a tool",
-    "content_filter": "a filter stopped it",
+    "stop": _("it ended by itself"),
+    "length": _("cut at its limit of tokens"),
+    "tool_calls": _("it called a tool"),
+    "content_filter": _("a filter stopped it"),
 }
 
 
@@ -89,7 +91,7 @@ def steps(found: UsageRow, *, shows_replica: bool, attempts: Sequence[UsageRow] 
 
 def _received(found: UsageRow) -> Step:
     return Step(
-        title="Received",
+        title=_("Received"),
         detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
         at=found.started_at,
     )
@@ -97,14 +99,14 @@ def _received(found: UsageRow) -> Step:
 
 def _admitted(found: UsageRow) -> Step:
     priority = f"; priority {found.priority}" if found.priority != "standard" else ""
-    return Step(title="Admitted", detail=f"limits and budgets had room{priority}", at=found.started_at)
+    return Step(title=_("Admitted"), detail=f"limits and budgets had room{priority}", at=found.started_at)
 
 
 def _not_run(found: UsageRow) -> Step:
     """Return the last step of a request that was refused, or failed, before it ran."""
     failed = is_error(found.state, found.http_status)
     return Step(
-        title="It failed before an engine ran it" if failed else "It was refused",
+        title=_("It failed before an engine ran it") if failed else _("It was refused"),
         detail=f"HTTP {found.http_status} {found.error_code}; not charged",
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
@@ -119,7 +121,7 @@ def _looked_up(found: UsageRow) -> Step:
         detail = f"the answer{source}; {_avoided(found)}"
         title = CACHE_TITLES[found.cache_result]
         return Step(title=title, detail=detail, at=found.started_at, tone="warm", request_id=found.source_id)
-    title = "Prediction cache: bypassed" if found.cache_result == "bypass" else "Prediction cache: miss"
+    title = _("Prediction cache: bypassed") if found.cache_result == "bypass" else _("Prediction cache: miss")
     return Step(title=title, detail=reason, at=found.started_at)
 
 
@@ -133,7 +135,7 @@ def _waited(found: UsageRow) -> Step | None:
     if not found.queue_ms:
         return None
     return Step(
-        title="Waited for a replica",
+        title=_("Waited for a replica"),
         at=found.started_at,
         took=milliseconds(found.queue_ms),
         from_share=0.0,
@@ -146,7 +148,7 @@ def _attempt(attempt: UsageRow, found: UsageRow, shows_replica: bool) -> Step:
     where = f" on …{short_id(attempt.replica_id)}" if shows_replica and attempt.replica_id else ""
     return Step(
         title=f"An attempt failed{where}",
-        detail="before its first byte; another replica was tried",
+        detail=_("before its first byte; another replica was tried"),
         at=attempt.finished_at,
         after=milliseconds((attempt.finished_at - found.started_at) / timedelta(milliseconds=1)),
         tone="bad",
@@ -188,7 +190,7 @@ def _first_token(found: UsageRow) -> Step | None:
         return None
     engine = max(0.0, found.ttft_ms - found.queue_ms)
     return Step(
-        title="First token",
+        title=_("First token"),
         at=found.started_at + timedelta(milliseconds=found.ttft_ms),
         after=milliseconds(found.ttft_ms),
         took=milliseconds(engine) if found.queue_ms else "",
@@ -219,13 +221,13 @@ def _ended(found: UsageRow) -> Step:
 
 def _status(found: UsageRow) -> str:
     if not found.http_status:
-        return "the HTTP status is unknown"
+        return _("the HTTP status is unknown")
     return f"HTTP {found.http_status} {found.error_code}".rstrip()
 
 
 def _charged(found: UsageRow) -> Step:
     if found.amount_pico is None:
-        return Step(title="No price yet", detail="charged once the model has a price", at=found.finished_at)
+        return Step(title=_("No price yet"), detail=_("charged once the model has a price"), at=found.finished_at)
     saved = ""
     if found.saved_prediction_pico:
         alone = money.shown(found.amount_pico + found.saved_prediction_pico, found.currency)

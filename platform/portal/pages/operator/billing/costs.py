@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.chargeback import costs, focus, gl_codes, journal
@@ -106,7 +107,7 @@ def _change(request: HttpRequest, principal: Principal, month: date) -> HttpResp
     try:
         if action == "remove":
             gl_codes.remove(principal.actor, **key)
-            messages.success(request, "Removed.")
+            messages.success(request, _("Removed."))
         else:
             gl_codes.set_code(principal.actor, code, **key)
             messages.success(request, f"Set to {code}.")

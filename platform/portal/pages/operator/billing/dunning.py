@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from billing.dunning import cases, holding, holds, policy, run
@@ -27,10 +28,10 @@ from tenants.models import Tenant
 SHOWN = 200
 #: Fields of a policy as the form names them.
 LABELS = {
-    "reminder_days": "Reminder",
-    "second_reminder_days": "Second reminder",
-    "notice_days": "Last notice",
-    "suspension_days": "Requests are refused",
+    "reminder_days": _("Reminder"),
+    "second_reminder_days": _("Second reminder"),
+    "notice_days": _("Last notice"),
+    "suspension_days": _("Requests are refused"),
 }
 
 
@@ -60,7 +61,7 @@ def _change(request: HttpRequest, principal: Principal) -> str:
             return _hold(principal, form.get("of", "").strip(), form.get("reason", ""), form.get("until", "").strip())
         case "end":
             holding.end(principal.actor, _id(form.get("hold", "")))
-            return "The hold has ended."
+            return _("The hold has ended.")
         case "policy":
             return _set_policy(principal, form)
         case _:
@@ -88,7 +89,7 @@ def _set_policy(principal: Principal, form: Any) -> str:
         policy.set_policy(principal.actor, changes, tenant=tenant_for(principal, slug))
         return f"{slug} has a policy of its own."
     policy.set_policy(principal.actor, changes, issuer=form.get("issuer") or None)
-    return "Saved. The next run follows it."
+    return _("Saved. The next run follows it.")
 
 
 def _days(name: str, text: str) -> int | None:

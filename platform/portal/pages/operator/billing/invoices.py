@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.accounts import account
@@ -88,7 +89,7 @@ def draft(request: HttpRequest, principal: Principal, slug: str, month: str) -> 
             Month(tenant=tenant, year=first.year, month=first.month), issuers.find(), timezone.now()
         )
     except NotFound:
-        messages.error(request, "There is no issuer yet: set your legal entity first.")
+        messages.error(request, gettext_noop("There is no issuer yet: set your legal entity first."))
         return redirect("portal:issuers")
     except MixedCurrencies as error:
         messages.error(request, f"No draft: the requests were {error}, which cannot be added.")
@@ -149,12 +150,12 @@ def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpRe
             except (InvoiceRefused, StripeRefused) as error:
                 refused.append(str(error))
     except NotFound:
-        messages.error(request, "There is no issuer yet: set your legal entity first.")
+        messages.error(request, gettext_noop("There is no issuer yet: set your legal entity first."))
         return redirect("portal:issuers")
     if pushed:
         messages.success(request, f"{pushed} go to Stripe within a minute. The page of the issuer's Stripe has each.")
     if made or not (refused or pushed):
-        messages.success(request, f"{made} made now." if made else "Made already. Nothing was changed.")
+        messages.success(request, f"{made} made now." if made else gettext_noop("Made already. Nothing was changed."))
     for reason in refused[:NAMED]:
         messages.error(request, reason)
     if len(refused) > NAMED:
@@ -167,7 +168,7 @@ def _mirrored(request: HttpRequest, principal: Principal, month: date, form: Mir
     try:
         tenant = tenant_for(principal, form.cleaned_data["tenant"])
     except NotFound:
-        form.add_error("tenant", "There is no such tenant.")
+        form.add_error("tenant", gettext_noop("There is no such tenant."))
         return None
     try:
         kept, new = mirroring.record(

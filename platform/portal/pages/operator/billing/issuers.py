@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from billing.errors import BadIssuer
@@ -40,7 +41,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         except BadIssuer as error:
             form.refuse_value(error)
         else:
-            messages.success(request, "Saved. Invoices from now on have these values.")
+            messages.success(request, _("Saved. Invoices from now on have these values."))
             return redirect(f"{reverse('portal:issuers')}?name={found.name}")
     return _show(request, principal, every, form, chosen)
 

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from billing import second_person
@@ -54,7 +55,7 @@ def _change(request: HttpRequest, principal: Principal, month: date) -> HttpResp
     elif action in {"reopen", "confirm"} and slug:
         _reopen(request, principal, found[0], action)
     else:
-        messages.error(request, "Nothing was changed: choose a tenant, and what to do.")
+        messages.error(request, _("Nothing was changed: choose a tenant, and what to do."))
     return redirect(f"{reverse('portal:months')}?month={month:%Y-%m}")
 
 
@@ -66,7 +67,7 @@ def _close(request: HttpRequest, principal: Principal, found: list[Month]) -> No
         except NotClosed as error:
             refused.append(str(error))
     if closed or not refused:
-        messages.success(request, f"{closed} closed now." if closed else "Closed already. Nothing was changed.")
+        messages.success(request, f"{closed} closed now." if closed else _("Closed already. Nothing was changed."))
     for reason in refused[:NAMED]:
         messages.error(request, reason)
     if len(refused) > NAMED:

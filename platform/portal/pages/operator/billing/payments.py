@@ -9,6 +9,7 @@ from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
 from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
@@ -24,7 +25,7 @@ from tenants.models import Tenant
 
 #: Lines that the page shows; the API has all.
 SHOWN = 200
-STATES = {"open": "to be assigned", "matched": "matched", "dismissed": "dismissed"}
+STATES = {"open": _("to be assigned"), "matched": "matched", "dismissed": "dismissed"}
 
 
 @require_http_methods(["GET", "POST"])
@@ -65,7 +66,7 @@ def _change(request: HttpRequest, principal: Principal) -> None:
         raise BadQuery("file", "", "a file, or a line of the queue") from None
     if form.get("action") == "assign":
         text = form.get("amount", "").strip()
-        cents = bank_statement.cents("Amount", text, assignment.find(line_id).currency) if text else None
+        cents = bank_statement.cents(_("Amount"), text, assignment.find(line_id).currency) if text else None
         line = assignment.assign(principal.actor, line_id, form.get("invoice", "").strip(), amount_cents=cents)
         messages.success(request, f"{line.bank_reference} is assigned.")
     elif form.get("action") == "undo":
@@ -74,7 +75,7 @@ def _change(request: HttpRequest, principal: Principal) -> None:
     elif form.get("action") == "keep":
         slug = form.get("tenant", "").strip()
         assignment.keep_as_credit(principal.actor, line_id, tenant_for(principal, slug) if slug else None)
-        messages.success(request, "The rest became prepaid credit.")
+        messages.success(request, _("The rest became prepaid credit."))
     else:
         line = assignment.dismiss(principal.actor, line_id, form.get("reason", ""))
         messages.success(request, f"{line.bank_reference} is dismissed.")

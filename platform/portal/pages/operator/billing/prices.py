@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.errors import BadPriceFile
@@ -52,7 +53,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         else:
             if isinstance(done, Imported):
                 count = len(done.changes)
-                messages.success(request, f"{count} prices set." if count else "These prices are in force already.")
+                messages.success(request, f"{count} prices set." if count else _("These prices are in force already."))
                 return redirect("portal:prices")
             previewed = done
     versions = list(PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[:MAX_ROWS])
