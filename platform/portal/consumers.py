@@ -12,6 +12,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import close_old_connections
 from redis.exceptions import RedisError
 
+from portal.access import languages
 from portal.access.addresses import gateway_base
 from portal.access.identity import mfa, provider_sessions
 from portal.access.principal import Principal, principal_of_user, tenant_for
@@ -92,7 +93,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
             return None
         try:
             principal = principal_of_user(user)
-            return self.topic(principal), principal
+            language = languages.language_of(user, _header(self.scope, b"accept-language"))
+            return topics.in_language(self.topic(principal), language), principal
         except (NotFound, BadQuery):
             return None
 
@@ -139,7 +141,11 @@ def _preset_and_zone(scope: Any) -> tuple[str, str]:
 
 
 def _host(scope: Any) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return _header(scope, b"host")
+
+
+def _header(scope: Any, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
 
 
 def _scheme(scope: Any) -> str:

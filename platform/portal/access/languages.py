@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponseBase
 from django.middleware import locale
 from django.utils import translation
+from django.utils.translation import trans_real
 
 from portal.access.paths import is_inference
 from tenants.models import User
@@ -20,16 +23,23 @@ class LocaleMiddleware(locale.LocaleMiddleware):
         if _is_api(request.path):
             translation.activate(settings.LANGUAGE_CODE)
             return
-        super().process_request(request)
-        user: User | AnonymousUser = request.user
-        chosen = user.language if isinstance(user, User) else ""
-        if chosen in dict(settings.LANGUAGES):
-            translation.activate(chosen)
-            request.LANGUAGE_CODE = translation.get_language()
+        language = language_of(request.user, request.headers.get("Accept-Language", ""))
+        translation.activate(language)
+        request.LANGUAGE_CODE = language
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Say the language in the headers of a page."""
         return response if _is_api(request.path) else super().process_response(request, response)
+
+
+def language_of(user: User | AnonymousUser, accepted: str) -> str:
+    """Return the language that a person chose, or the first that the browser's ``Accept-Language`` names."""
+    if isinstance(user, User) and user.language in dict(settings.LANGUAGES):
+        return user.language
+    for code, _ in trans_real.parse_accept_lang_header(accepted):
+        with suppress(LookupError):
+            return trans_real.get_supported_language_variant(code)
+    return settings.LANGUAGE_CODE
 
 
 def _is_api(path: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.template.loader import render_to_string
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from portal.fleet.fragments import fleet_fragments, within
 from portal.pages.usage import home_figures, overview_figures
@@ -47,6 +48,18 @@ class Topic:
     read: Callable[[], Shown]
     #: None: for operators only.
     tenant_id: TenantId | None = None
+
+
+def in_language(topic: Topic, language: str) -> Topic:
+    """Return the same topic, read in a language. Its viewers are those who read that language."""
+    if language == settings.LANGUAGE_CODE:
+        return topic
+
+    def read() -> Shown:
+        with translation.override(language):
+            return topic.read()
+
+    return replace(topic, name=f"{topic.name}.{language}", read=read)
 
 
 def _read_fleet() -> Shown:

@@ -66,7 +66,7 @@ def state(word: str, shape: str = "") -> SafeString:
     """Write a state: a symbol, then the word. ``shape`` overrides the symbol of SHAPES."""
     chosen = shape or SHAPES.get(word, "off")
     return format_html(
-        '<span class="state state-{}" data-state="{}">{}{}</span>', chosen, word, icon(f"state-{chosen}"), word
+        '<span class="state state-{}" data-state="{}">{}{}</span>', chosen, word, icon(f"state-{chosen}"), gettext(word)
     )
 
 

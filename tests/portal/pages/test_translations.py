@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import cache
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from babel.messages.mofile import write_mo
 from django.conf import settings
+from django.contrib.auth.models import AnonymousUser
 from django.template.base import Lexer, TokenType
 from django.test import Client
-from django.utils import formats, translation
+from django.utils import formats, timezone, translation
 from django.utils.translation import trans_real
 from pytest_django.fixtures import Settings
 
 from portal import translations
+from portal.access import languages
+from portal.live import topics
 from tenants.models import User
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 SignIn = Callable[[User], Client]
@@ -91,18 +98,25 @@ def test_every_text_of_a_template_is_marked_for_translation() -> None:
     assert missed == {}
 
 
-@pytest.fixture
-def bracketed(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A language in which every text stands in brackets."""
-    folder = tmp_path / "xx" / "LC_MESSAGES"
-    folder.mkdir(parents=True)
+@cache
+def in_brackets() -> bytes:
+    """Return a compiled catalogue in which every text stands in brackets."""
     catalogue = translations.texts()
     for message in catalogue:
         if message.id:
             many = not isinstance(message.id, str)
             message.string = tuple(f"⟦{each}⟧" for each in message.id) if many else f"⟦{message.id}⟧"
-    with (folder / "django.mo").open("wb") as file:
-        write_mo(file, catalogue)
+    file = BytesIO()
+    write_mo(file, catalogue)
+    return file.getvalue()
+
+
+@pytest.fixture
+def bracketed(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A language in which every text stands in brackets."""
+    folder = tmp_path / "xx" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (folder / "django.mo").write_bytes(in_brackets())
     settings.LOCALE_PATHS = [tmp_path]
     settings.LANGUAGES = [("en", "English"), ("xx", "Brackets")]
     monkeypatch.setattr(trans_real, "_translations", {})
@@ -119,6 +133,63 @@ def test_pages_are_shown_in_the_language_that_a_person_chose(world: World, signe
     assert "⟦No matching requests⟧" in page
     assert "⟦" not in signed_in(world.globex.owner).get("/portal/tenants/globex/requests/").content.decode()
     assert "⟦" not in owner.get("/api/v1/tenants/acme/nothing").content.decode()
+
+
+#: Of a tenant. The audit log is left out: its rows are in the API's words.
+PAGES = (
+    *("", "models/", "requests/", "savings/", "statement/", "billing/", "prices/", "keys/", "limits/", "policy/"),
+    *("usage/", "advisor/", "invoices/", "webhooks/", "projects/", "members/", "cache/", "sign-in/"),
+)
+#: Names of this test's tenants, models and people, and words of the API that pages show as they are: states, scopes,
+#: roles, settings' values, types of events. Units, and what formats of numbers and times write.
+DATA = re.compile(
+    r"acme(-owner)?|globex|tiny-chat|ada|laptop|demo|[dD]efault|Acme|Hearth|CSV|UTC|USD|KiB|MiB|GiB|ms|min|p50|p95|p99|"
+    r"hit|miss|interrupted|prefix|standard|cheapest|deterministic|week|month|tenant|project|inference|"
+    r"cache:\w+|management:\w+|hk_\w+|hearth\.[\w.]+|x-session-id|owner|admin|billing|developer|viewer|"
+    r"(January|February|March|April|May|June|July|August|September|October|November|December)|[0-9a-f-]{8,}"
+)
+#: Texts of these pages that are not marked yet: Python puts them together from parts.
+NOT_MARKED = re.compile(
+    r"Limit, USD|all models|key demo|project default|become \w+|do not become members|\$0.00 each|answers|tokens|"
+    r"One line each: group = role\..*|hearth = owner engineering = billing|each"
+)
+
+
+def without_brackets(text: str) -> str:
+    """Return what of a text stands outside of brackets; one text may stand within another."""
+    while (shorter := re.sub(r"⟦[^⟦⟧]*⟧", "", text)) != text:
+        text = shorter
+    return text
+
+
+def unmarked(html: str) -> set[str]:
+    """Return the texts of a page that are neither translated nor data nor known to be not marked."""
+    # a text with links or code inside is one text: its elements do not end it
+    inline = re.sub(r"</?(a|b|strong|code|span)\b[^>]*>", "", html)
+    found = (without_brackets(text) for text in texts_of(inline))
+    return {text for text in found if re.search(r"[A-Za-z]{2}", DATA.sub("", NOT_MARKED.sub("", text)))}
+
+
+def test_every_text_of_a_tenants_pages_is_translated(world: World, signed_in: SignIn, bracketed: str) -> None:
+    fixtures.fleet(world)
+    moment = timezone.now() - timedelta(minutes=30)
+    fixtures.store([fixtures.answered(world, world.acme, moment, 1), fixtures.failed(world, world.acme, moment, 2)])
+    User.objects.filter(id=world.acme.owner.id).update(language=bracketed)
+    owner = signed_in(world.acme.owner)
+    missed = {page: unmarked(owner.get(f"/portal/tenants/acme/{page}").content.decode()) for page in PAGES}
+    assert {page: texts for page, texts in missed.items() if texts} == {}
+
+
+def test_live_pages_speak_the_language_of_their_viewers(world: World, bracketed: str) -> None:
+    usual = topics.usage_of_tenant(world.acme.tenant, "24h", "UTC", None)
+    assert topics.in_language(usual, "en") is usual
+    live = topics.in_language(usual, bracketed)
+    assert (live.name, live.tenant_id) == (f"{usual.name}.xx", usual.tenant_id)
+    assert "⟦" in live.read().whole
+    assert "⟦" not in usual.read().whole
+    assert languages.language_of(AnonymousUser(), "fr, xx;q=0.8") == bracketed
+    assert languages.language_of(User(language="xx"), "en") == bracketed
+    assert languages.language_of(User(language="gone"), "") == "en"
 
 
 def test_a_stranger_reads_the_language_of_the_browser(world: World, bracketed: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 from django.views.decorators.http import require_GET
 
 from portal.access.addresses import api_base
@@ -70,8 +70,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, name: str) -> 
 def _known(model: CatalogueModel) -> dict[str, list[str]]:
     """Return the words of what the model can do, and of what nobody knows."""
     return {
-        "can": [words for key, words, _ in ABILITIES if model.capabilities.get(key)],
-        "unknown": [words for key, words, _ in ABILITIES if model.capabilities.get(key) is None],
+        "can": [gettext(words) for key, words, _ in ABILITIES if model.capabilities.get(key)],
+        "unknown": [gettext(words) for key, words, _ in ABILITIES if model.capabilities.get(key) is None],
     }
 
 
