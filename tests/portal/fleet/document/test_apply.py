@@ -343,7 +343,9 @@ def test_only_operators_read_and_apply_it(world: World, as_operator: APIClient, 
     assert as_operator.put("/api/v1/fleet", WHOLE, content_type="application/yaml").json()["changes"] == []
     assert "- model: chat" in as_operator.get("/api/v1/fleet/document").content.decode()
     refused = as_operator.put("/api/v1/fleet", "version: 1\npolls: []", content_type="application/yaml")
-    assert refused.json()["error"] == {
+    error = refused.json()["error"]
+    assert error.pop("doc_url").endswith("/docs/errors/invalid_document")
+    assert error == {
         "message": "line 2, polls: There is no such field.",
         "type": "invalid_request_error",
         "param": "polls",
