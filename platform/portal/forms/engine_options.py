@@ -87,7 +87,9 @@ class EngineOptionsForm(PageForm):
         }
         super().__init__(data, initial=present)
         counted = engine_versions.on_nodes(revision.engine)
-        offered = {version: f"{version}, on {count} nodes" for version, count in counted.items()}
+        offered = {
+            version: f"{version}, on {count} {'node' if count == 1 else 'nodes'}" for version, count in counted.items()
+        }
         own = _("the first one of each node") if not revision.engine_version else revision.engine_version
         field = self.fields["engine_version"]
         assert isinstance(field, forms.ChoiceField)

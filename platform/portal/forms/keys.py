@@ -43,15 +43,15 @@ OVERLAPS: Sequence[Choice] = (
     ("0", _("at once")),
     ("3600", _("in an hour")),
     ("86400", _("in a day")),
-    ("604800", "in 7 days"),
-    ("2592000", "in 30 days"),
+    ("604800", _("in 7 days")),
+    ("2592000", _("in 30 days")),
 )
 #: Days until a key expires.
 LIFETIMES: Sequence[Choice] = (
-    ("never", "never"),
-    ("7", "in 7 days"),
-    ("30", "in 30 days"),
-    ("90", "in 90 days"),
+    ("never", _("never")),
+    ("7", _("in 7 days")),
+    ("30", _("in 30 days")),
+    ("90", _("in 90 days")),
     ("365", _("in a year")),
 )
 
@@ -85,18 +85,19 @@ class LinesField(forms.CharField):
 
 
 class NewKeyForm(PageForm):
-    """Name, project and scopes of a new key."""
+    """Name, project, scopes and lifetime of a new key."""
 
     id_prefix = "key"
 
     name = _name()
     project = forms.CharField(label=_("Project"), required=False, widget=forms.Select)
     scopes = choice(_("Scopes"), SCOPE_CHOICES, required=False)
+    expires = choice(_("Expires"), LIFETIMES, required=False)
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project]) -> None:
         super().__init__(data, initial={"project": "default"})
         self.projects = {project.slug: project for project in projects}
-        self.fields["project"].widget = forms.Select(choices=[(each.slug, each.name) for each in projects])
+        self.fields["project"].widget = forms.Select(choices=[(each.slug, each.slug) for each in projects])
 
     def clean_project(self) -> Project:
         """Return the project. Raises ValidationError for one that is archived or not of this tenant."""
@@ -108,6 +109,10 @@ class NewKeyForm(PageForm):
     def clean_scopes(self) -> Sequence[str]:
         """Return the scopes."""
         return SCOPE_SETS[self.cleaned_data["scopes"] or "inference"]
+
+    def clean_expires(self) -> datetime | None:
+        """Return when the key expires; None: never."""
+        return _expiry(self.cleaned_data["expires"] or "never")
 
 
 class ChangeKeyForm(PageForm):

@@ -245,6 +245,7 @@ def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now:
     browser = signed_in(used.acme.owner)
     answered = browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/").content.decode()
     assert "Prediction cache: miss" in answered
+    assert "no answer was stored for the same request" in answered
     assert "Routed by prefix" in answered
     assert "400 of 1,000 prompt tokens were cached" in answered
     assert "expected" not in answered

@@ -98,6 +98,12 @@ def test_every_text_of_a_template_is_marked_for_translation() -> None:
     assert missed == {}
 
 
+def test_a_time_in_an_attribute_is_text() -> None:
+    """The filter ``moment`` writes an element, which would end the attribute."""
+    within = re.compile(r'="[^"]*[|]moment')
+    assert [path.name for path in translations.TEMPLATES.rglob("*.html") if within.search(path.read_text())] == []
+
+
 @cache
 def in_brackets() -> bytes:
     """Return a compiled catalogue in which every text stands in brackets."""

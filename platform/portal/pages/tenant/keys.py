@@ -63,7 +63,8 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
         try:
             key_grants.require_own_project(principal, wanted["project"])
             key_grants.require_grantable(principal, tenant, {"scopes": wanted["scopes"]})
-            issued = keys.issue(principal.actor, wanted["project"], name=wanted["name"], scopes=wanted["scopes"])
+            terms = {name: wanted[name] for name in ("name", "scopes")}
+            issued = keys.issue(principal.actor, wanted["project"], **terms, expires_at=wanted["expires"])
             return _redirect_with_secret(request, tenant, issued)
         except NotPermitted as error:
             form.add_error("scopes", error.reason)

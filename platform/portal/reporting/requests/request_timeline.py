@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from billing.ledger.rollups import is_error
@@ -29,6 +30,10 @@ ROUTE_REASONS = {
 }
 #: Cache results that were answered without an engine call of their own.
 CACHE_TITLES = {"hit": _("Prediction cache: hit"), "coalesced": _("Prediction cache: coalesced")}
+NOT_STORED = _(
+    "no answer was stored for the same request: the same model, messages and parameters, such as temperature, "
+    "from the same cache scope, and not yet expired"
+)
 END_TITLES = {
     "complete": _("The answer was completed"),
     "refused": _("The request was refused"),
@@ -121,8 +126,9 @@ def _looked_up(found: UsageRow) -> Step:
         detail = f"the answer{source}; {_avoided(found)}"
         title = CACHE_TITLES[found.cache_result]
         return Step(title=title, detail=detail, at=found.started_at, tone="warm", request_id=found.source_id)
-    title = _("Prediction cache: bypassed") if found.cache_result == "bypass" else _("Prediction cache: miss")
-    return Step(title=title, detail=reason, at=found.started_at)
+    if found.cache_result == "bypass":
+        return Step(title=_("Prediction cache: bypassed"), detail=reason, at=found.started_at)
+    return Step(title=_("Prediction cache: miss"), detail=reason or gettext(NOT_STORED), at=found.started_at)
 
 
 def _avoided(found: UsageRow) -> str:

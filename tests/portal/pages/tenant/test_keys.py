@@ -115,6 +115,19 @@ def test_a_rotation_shows_the_new_secret_once_and_when_the_old_key_expires(world
     assert browser.post(path, {"overlap": "7"}).status_code == 400
 
 
+def test_a_new_key_expires_as_the_form_says(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    for name, days in (("for a month", "30"), ("for good", "never"), ("as before", "")):
+        sent = {"name": name, "project": "default", "scopes": "inference", "expires": days}
+        assert browser.post(f"{PAGES}create/", sent).status_code == 302
+    until = dict(ApiKey.objects.filter(name__contains=" ").values_list("name", "expires_at"))
+    assert until["for a month"] is not None
+    assert timedelta(days=29) < until["for a month"] - timezone.now() < timedelta(days=31)
+    assert (until["for good"], until["as before"]) == (None, None)
+    refused = browser.post(f"{PAGES}create/", {"name": "x", "project": "default", "expires": "5"})
+    assert (refused.status_code, ApiKey.objects.filter(name="x").exists()) == (400, False)
+
+
 @pytest.mark.parametrize("verb", ["create/", "rotate/"])
 def test_reloading_after_a_new_key_makes_no_second_one(world: World, signed_in: SignIn, verb: str) -> None:
     browser = signed_in(world.acme.owner)

@@ -43,6 +43,7 @@ def invited(browser: Client, role: str, **form: str) -> str:
 
 def test_an_owner_invites_by_a_link_that_is_shown_once_and_works_once(world: World, signed_in: SignIn) -> None:
     owner, stranger = signed_in(world.acme.owner), Client()
+    assert "billing: reads everything but members" in owner.get(PAGE).content.decode()
     made = owner.post(PAGE, {"role": "developer"})
     link = link_in(owner, made["Location"])
     assert 'data-testid="shown-before"' in owner.get(made["Location"]).content.decode()
