@@ -51,9 +51,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """A while with so many open live pages; all figures are of a second of it.
+    """What ``sockets`` open live pages cost in one stage of the run; all figures are per second.
 
-    ``transactions``: PostgreSQL's, in which nearly every statement is one of its own; those of the changes included.
+    ``transactions``: PostgreSQL's, with those of the changes; nearly every statement is a transaction of its own.
     """
 
     what: str

@@ -29,7 +29,7 @@ CONFINED = {
 
 
 class Migration(migrations.Migration):
-    """Expand: the release before confines nobody's reads, so these policies leave out none of its rows.
+    """Expand: the earlier release confines nobody, so it still reads every row under these policies.
 
     Each statement commits by itself, so that no two tables are locked at once.
     """

@@ -11,7 +11,7 @@ TABLE = "workers_deferredrequest"
 
 
 class Migration(migrations.Migration):
-    """Expand: the release before confines nobody's reads, so this policy leaves out none of its rows."""
+    """Expand: the earlier release confines nobody, so it still reads every row under this policy."""
 
     dependencies: ClassVar = [("workers", "0047_node_roles")]
     operations: ClassVar[list[Operation]] = [migrations.RunSQL(confine_sql(TABLE), unconfine_sql(TABLE))]

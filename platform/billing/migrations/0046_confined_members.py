@@ -18,7 +18,7 @@ CONFINED = {
     "billing_budgetwindow": OF_OWN_BUDGET,
     "billing_budgetalert": OF_OWN_BUDGET,
 }
-#: Of the whole tenant: others could be told from the rest.
+#: Sums of the whole tenant: less the own projects, they would show what other projects use.
 HIDDEN = (
     "billing_dailytenantrollup",
     "billing_halfhourlytenantrollup",
@@ -39,7 +39,7 @@ HIDDEN = (
 
 
 class Migration(migrations.Migration):
-    """Expand: the release before confines nobody's reads, so these policies leave out none of its rows.
+    """Expand: the earlier release confines nobody, so it still reads every row under these policies.
 
     Each statement commits by itself, so that no two tables are locked at once.
     """

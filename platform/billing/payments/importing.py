@@ -40,7 +40,7 @@ class Imported:
     entry: Entry
     outcome: Outcome
     invoices: tuple[str, ...] = ()
-    #: Of the same invoices: numbers of two issuers may be equal.
+    #: The ids of ``invoices``, whose numbers may be equal where there are two issuers.
     invoice_ids: tuple[UUID, ...] = ()
     problem: str = ""
 

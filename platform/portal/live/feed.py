@@ -28,8 +28,8 @@ LEASE_SECONDS = 3.0
 KEPT_SECONDS = 60
 #: After an error of PostgreSQL or Redis.
 RETRY_SECONDS = 5.0
-#: After a reading the process rests for at least so many times the processor time that it took.
-RESTS = 3
+#: The pause after a reading, as a multiple of the processor time that the reading took.
+PAUSE_FACTOR = 3
 #: The type of a message of the channel layer: Channels calls the consumer's method of that name.
 CHANGED = "changed"
 
@@ -80,7 +80,7 @@ class Feed:
                 html, spent = await sync_to_async(self._timed_turn, thread_sensitive=False, executor=_READING)()
                 if html:
                     await layer.group_send(group(self.topic), {"type": CHANGED, "html": html})
-                pause = max(self.topic.seconds, (1 + RESTS) * spent)
+                pause = max(self.topic.seconds, (1 + PAUSE_FACTOR) * spent)
             except (DatabaseError, RedisError, OSError) as error:
                 log.warning("cannot read what the live page %s shows: %s", self.topic.name, error)
                 self._shown, pause = None, RETRY_SECONDS
