@@ -11,6 +11,7 @@ from django.utils import timezone
 from billing import second_person
 from billing.dunning import dates, suspending
 from billing.errors import BadDunning
+from billing.invoices import registry
 from billing.models import DunningHold, Invoice
 from billing.models.dunning import LONGEST_REASON
 from tenants import audit
@@ -43,6 +44,8 @@ def hold(
     today = dates.today(tenant, moment)
     if until is not None and not today <= until <= today + LONGEST_GRACE:
         raise BadDunning("until", f"use a date from {today} to {today + LONGEST_GRACE}")
+    if invoice is not None:
+        registry.locked(invoice)  # before the tenant, as paying does: a new hold refers to it
     locked = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     row = DunningHold.objects.filter(tenant_id=locked.id, invoice=invoice, ended_at=None).first()
     row = row or DunningHold(tenant_id=locked.id, invoice=invoice)

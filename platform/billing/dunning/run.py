@@ -87,7 +87,7 @@ def _suspendable() -> list[Tenant]:
 def _look(invoice_id: UUID, now: datetime) -> int:
     """Take the step of an invoice that is due, if one is; return how many were taken."""
     invoice = Invoice.objects.select_for_update(of=("self",)).get(id=invoice_id)
-    tenant = Tenant.objects.get(id=invoice.tenant_id)
+    tenant = Tenant.objects.select_for_update(no_key=True).get(id=invoice.tenant_id)  # before its cases
     if invoice.state not in states.UNPAID or tenant.state == Tenant.State.ARCHIVED:
         return 0  # it was paid meanwhile, or nobody is left to remind
     today = dates.today(tenant, now)

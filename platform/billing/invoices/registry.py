@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
 from uuid import UUID
@@ -11,6 +12,7 @@ from django.db.models import Q, QuerySet, Sum
 from billing.errors import InvoiceRefused
 from billing.models import Invoice, InvoiceDocument
 from tenants.errors import NotFound
+from tenants.models import Tenant
 
 #: What was paid for an invoice, and not undone.
 PAID_CENTS = Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
@@ -36,8 +38,23 @@ def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
 
 
 def locked(invoice: Invoice) -> Invoice:
-    """Return the invoice as it is now, locked until the current transaction ends."""
+    """Return the invoice as it is now, locked until the current transaction ends.
+
+    Locks are taken in one order everywhere, so that no two transactions wait for each other: the tenant's months, lines
+    of bank statements, invoices, the issuer, the tenant, its dunning, its credit; several of a kind by id.
+    """
     return Invoice.objects.select_for_update().get(id=invoice.id)
+
+
+def all_locked(invoice_ids: Iterable[UUID]) -> list[Invoice]:
+    """Return these invoices as they are now, by id, locked with their tenants until the current transaction ends.
+
+    Whoever changes several in one transaction calls this first: paying one locks its tenant, which comes after them.
+    """
+    found = list(Invoice.objects.select_for_update().filter(id__in=set(invoice_ids)).order_by("id"))
+    tenants = Tenant.objects.select_for_update(no_key=True).filter(id__in={each.tenant_id for each in found})
+    list(tenants.order_by("id").values_list("id"))
+    return found
 
 
 def document(invoice: Invoice, kind: str, *, of_credit_note: bool = False) -> InvoiceDocument:

@@ -24,6 +24,7 @@ def settled(actor: Actor, invoice: Invoice, now: datetime) -> None:
 
     Then dunning decides again, by the holds and the policy of that moment. Call it as :func:`apply`.
     """
+    _locked(invoice.tenant_id)  # before its cases, as suspending.review does
     DunningCase.objects.filter(invoice=invoice).update(suspends_since=None)
     apply(actor, invoice.tenant_id, now)
 
@@ -33,7 +34,7 @@ def apply(actor: Actor, tenant_id: UUID, now: datetime) -> None:
 
     Call it in the transaction that changes what is open; it locks the tenant.
     """
-    tenant = Tenant.objects.select_for_update(no_key=True).get(id=tenant_id)
+    tenant = _locked(tenant_id)
     cases = DunningCase.objects.filter(
         tenant_id=tenant_id, suspends_since__isnull=False, invoice__state__in=states.UNPAID
     )
@@ -51,6 +52,10 @@ def apply(actor: Actor, tenant_id: UUID, now: datetime) -> None:
         _note(actor, tenant, "tenant.payment_suspension_lifted", since=before.isoformat())
         announce_of(PAYMENT_SUSPENSION_LIFTED, tenant, of=until, since=before.isoformat(), lifted_at=until)
     policy_epoch.bump(tenants=[tenant.id])
+
+
+def _locked(tenant_id: UUID) -> Tenant:
+    return Tenant.objects.select_for_update(no_key=True).get(id=tenant_id)
 
 
 def _note(actor: Actor, tenant: Tenant, action: str, **after: object) -> None:

@@ -150,7 +150,7 @@ def pay_all(
     For several, the line must have what is open of all of them. ``may_be_earlier``: whether it may have arrived before
     their date. Raises InvoiceRefused.
     """
-    invoices = [registry.locked(Invoice(id=each)) for each in sorted(invoice_ids)]
+    invoices = registry.all_locked(invoice_ids)
     to_pay = [registry.open_cents(each) for each in invoices]
     if len(invoices) > 1 and sum(to_pay) != line.rest_cents:
         names = ", ".join(each.number for each in invoices)

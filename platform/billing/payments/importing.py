@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from billing import second_person
 from billing.errors import BadBankFile, InvoiceRefused
+from billing.invoices import registry
 from billing.models import BankLine, Invoice
 from billing.payments import assignment, bank_file, matching
 from billing.payments.bank_statement import Entry, Statement
@@ -29,6 +30,8 @@ Outcome = Literal["known", "matched", "partly matched", "open"]
 MOST_AUDITED = 20
 #: Why a line that has money of ours pays nothing, whatever its text names.
 CAME_BACK = "Money that went out came back. Find what it was for, and dismiss the line with what was done."
+#: Number of the advisory lock of imports: "bank" in ASCII.
+_LOCK = 0x62616E6B
 #: Keys of one query.
 _BATCH = 1000
 
@@ -66,17 +69,29 @@ def run(actor: Actor, statement: Statement, *, dry_run: bool = False) -> Report:
     """
     if dry_run:
         with transaction.atomic():
-            report = _run(actor, statement)
+            report = _run(actor, statement, at_once=True)
             transaction.set_rollback(True)
         return report
     return _run(actor, statement)
 
 
-def _run(actor: Actor, statement: Statement) -> Report:
+def _run(actor: Actor, statement: Statement, *, at_once: bool = False) -> Report:
+    """Import a statement. ``at_once``: all of it is one transaction, which takes its locks first."""
+    if at_once:
+        _lock("pg_advisory_xact_lock")
     known = _known(statement.entries)
     among = matching.candidates()
+    named = {
+        _key(entry): matching.named(entry.remittance, among)
+        for entry in statement.entries
+        if entry.amount_cents >= 0 and _key(entry) not in known
+    }
+    if at_once:
+        registry.all_locked(each.id for found in named.values() for each in found)
     lines = [
-        Imported(entry=entry, outcome="known") if _key(entry) in known else _one(actor, entry, among)
+        Imported(entry=entry, outcome="known")
+        if _key(entry) in known
+        else _one(actor, entry, named.get(_key(entry), []))
         for entry in statement.entries
     ]
     report = Report(lines=lines, outgoing=statement.outgoing, pending=statement.pending)
@@ -120,8 +135,9 @@ def _known(entries: Sequence[Entry]) -> set[tuple[str, str]]:
 
 
 @transaction.atomic
-def _one(actor: Actor, entry: Entry, among: Sequence[Candidate]) -> Imported:
+def _one(actor: Actor, entry: Entry, named: Sequence[Candidate]) -> Imported:
     """Store one line and pay what it names; known if another import has stored it meanwhile."""
+    _lock("pg_advisory_xact_lock_shared")
     line = BankLine(
         bank_account=entry.bank_account,
         bank_reference=entry.bank_reference,
@@ -136,7 +152,7 @@ def _one(actor: Actor, entry: Entry, among: Sequence[Candidate]) -> Imported:
     stored = BankLine.objects.select_for_update().filter(id=line.id).first()
     if stored is None:
         return Imported(entry=entry, outcome="known")
-    paid, problem = ([], CAME_BACK) if entry.came_back else _pay(actor, stored, among)
+    paid, problem = ([], CAME_BACK) if entry.came_back else _pay(actor, stored, named)
     if problem:
         stored.problem = problem[:500]
         stored.save(update_fields=["problem"])
@@ -152,11 +168,16 @@ def _one(actor: Actor, entry: Entry, among: Sequence[Candidate]) -> Imported:
     )
 
 
-def _pay(actor: Actor, line: BankLine, among: Sequence[Candidate]) -> tuple[list[Invoice], str]:
+def _lock(function: str) -> None:
+    """Have no line stored during a dry run: each would wait for the other's lines, and for the invoices of both."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}(%s)", [_LOCK])
+
+
+def _pay(actor: Actor, line: BankLine, found: Sequence[Candidate]) -> tuple[list[Invoice], str]:
     """Pay the invoices that a line names; return them, and why something of the line is not assigned."""
     if line.amount_cents < 0:
         return [], "A payment went back. Find the invoice that it paid, and what to do with it."
-    found = matching.named(line.remittance, among)
     if not found:
         return [], "Its text has no number of an invoice that is to be paid."
     if wrong := sorted({each.currency for each in found} - {line.currency}):
