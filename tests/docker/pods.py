@@ -279,16 +279,20 @@ class Pod:
         image = {name: value.replace("$PATH", system) for name, value in STAGES[found[1]].environment.items()}
         given = {"HOME": "/var/lib/hearth", **image}
         for each in container.get("env", ()):
-            given[each["name"]] = self._value(each, given)
+            value = self._value(each, given)
+            if value is not None:
+                given[each["name"]] = value
         return given
 
-    def _value(self, variable: Mapping[str, Any], before: Mapping[str, str]) -> str:
+    def _value(self, variable: Mapping[str, Any], before: Mapping[str, str]) -> str | None:
+        """Return a variable's value; None: it names a key that its secret may lack and does. Raises KeyError."""
         if "value" in variable:
             return re.sub(r"\$\((\w+)\)", lambda name: before.get(name[1], name[0]), str(variable["value"]))
         source = variable["valueFrom"]
         if "fieldRef" in source:
             return {"metadata.name": self.name, "status.podIP": self.address}[source["fieldRef"]["fieldPath"]]
-        return self.secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
+        reference, secret = source["secretKeyRef"], self.secrets[source["secretKeyRef"]["name"]]
+        return secret.get(reference["key"]) if reference.get("optional") else secret[reference["key"]]
 
 
 def _opened() -> Iterator[str]:

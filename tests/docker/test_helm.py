@@ -17,12 +17,14 @@ from hearth.instance.health_ports import ORDER
 from hearth.instance.roles import BY_NAME
 from hearth.paths import ROOT
 from tests.docker.chart import CHART, EXAMPLE, RELEASE, containers, helm, manifest, manifests, pod_templates
-from tests.docker.files import stages
+from tests.docker.files import COMPOSE, compose, stages
 
 STAGES = stages()
 PODS = dict(pod_templates())
-#: Of the chart itself.
-OWN_VARIABLES = {"NODE_DATABASE_PASSWORD"}
+#: What compose runs of Hearth itself, by name.
+SERVICES = {name: found for name, found in compose(COMPOSE)["services"].items() if "build" in found}
+#: Of the chart itself, and of the Hugging Face hub.
+OWN_VARIABLES = {"NODE_DATABASE_PASSWORD", "HF_TOKEN"}
 FIRST_HEALTH_PORT = 8082
 
 
@@ -118,6 +120,22 @@ def test_every_image_is_used_and_runs_what_it_runs_under_compose() -> None:
         assert used[role] == STAGES[role].command
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_pod_has_the_variables_and_folders_of_its_service_under_compose(service: str) -> None:
+    """Beside those that compose gives to every service, which the chart leaves to the value environment."""
+    found = SERVICES[service]
+    image = found["build"]["target"]
+    everywhere = set.intersection(*({*each["environment"]} for each in SERVICES.values()))
+    variables_of_it = found["environment"].keys() - (everywhere - {"DATABASE_URL", "REDIS_URL", "HEARTH_NODE"})
+    folders = {volume.rsplit(":", 1)[1] for volume in found["volumes"]}
+    running = [each for pod in PODS.values() for each in containers(pod) if _image(each) == image]
+    running = [each for each in running if each["name"] != "secrets"]
+    assert running
+    for container in running:
+        assert {each["name"] for each in container["env"]} >= variables_of_it
+        assert {each["mountPath"] for each in container["volumeMounts"]} >= folders
+
+
 @pytest.mark.parametrize("role", sorted(BY_NAME.keys() - {"agent", "drain"}))
 def test_probes_ask_the_roles_own_health_pages(role: str) -> None:
     found = next(each for each in containers(PODS[f"{RELEASE}-{role}"]) if each["name"] == role)
@@ -164,7 +182,7 @@ def test_nodes_get_their_part_of_the_secrets_and_their_own_role_in_the_database(
             for each in node["env"]
             if "secretKeyRef" in each.get("valueFrom", {})
         }
-        assert keys == {"NODE_DATABASE_PASSWORD", "NODE_REDIS_URL"}
+        assert keys == {"NODE_DATABASE_PASSWORD", "NODE_REDIS_URL", "HF_TOKEN"}
 
 
 def test_a_pod_of_a_gpu_node_owns_all_gpus_and_shares_no_machine() -> None:

@@ -20,6 +20,7 @@ template:
           {{- include "hearth.servers" . | nindent 10 }}
           - name: DATABASE_OWNER_URL
             valueFrom: {secretKeyRef: {name: {{ .root.Values.secrets.servers }}, key: DATABASE_OWNER_URL}}
+          {{- include "hearth.optional-secret" (merge (dict "key" "HF_TOKEN") .) | trim | nindent 10 }}
         resources:
           {{- toYaml .root.Values.bootstrap.resources | nindent 10 }}
         volumeMounts:

@@ -86,9 +86,19 @@ securityContext:
   valueFrom: {secretKeyRef: {name: {{ $.root.Values.secrets.servers }}, key: {{ $name }}}}
 {{- end }}
 {{- if has .component (list "background" "portal") }}
-- name: HEARTH_EMAIL_URL
-  valueFrom: {secretKeyRef: {name: {{ .root.Values.secrets.servers }}, key: HEARTH_EMAIL_URL, optional: true}}
+{{- include "hearth.optional-secret" (merge (dict "key" "HEARTH_EMAIL_URL") .) }}
 {{- end }}
+{{- if eq .component "portal" }}
+{{- range $name := list "HEARTH_NODE_DATABASE_URL" "HEARTH_NODE_REDIS_URL" }}
+{{- include "hearth.optional-secret" (merge (dict "key" $name) $) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A variable that is set if the secret with the servers' addresses has it. */}}
+{{- define "hearth.optional-secret" }}
+- name: {{ .key }}
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.secrets.servers }}, key: {{ .key }}, optional: true}}
 {{- end }}
 
 {{/* Copies the secrets into the data directory, with the permissions that Hearth requires. */}}
