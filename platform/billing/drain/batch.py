@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing.budgets import spending
-from billing.ledger import boot_usage, bulk_insert, daily_rollups, ledger, rollups
+from billing.ledger import boot_usage, bulk_insert, daily_rollups, ledger, partitions, rollups
 from billing.ledger.usage_rows import COLUMNS, DEFAULTS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
@@ -65,12 +65,13 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
 def rate_unrated() -> int:
     """Rate every row whose price was missing and exists now; return how many. Safe to run concurrently."""
     total, after = 0, UUID(int=0)
-    while True:
+    within = partitions.that_had_unrated()
+    while within is not None:
         with transaction.atomic():
             prices.exclude_changes()
             spending.exclude_counting()
-            waiting = UsageRecord.objects.select_for_update(skip_locked=True).filter(amount_pico=None, id__gt=after)
-            page = [stored(record) for record in waiting.order_by("id")[:PAGE_ROWS]]
+            waiting = UsageRecord.objects.select_for_update(skip_locked=True).filter(within, amount_pico=None)
+            page = [stored(record) for record in waiting.filter(id__gt=after).order_by("id")[:PAGE_ROWS]]
             new = [row for row in _rated(page) if row.amount_pico is not None]
             UsageRecord.objects.bulk_update([UsageRecord(**_charge(row)) for row in new], _CHARGED)
             of_tenants = buckets(new)
@@ -80,8 +81,9 @@ def rate_unrated() -> int:
             daily_rollups.outdate(of_tenants)
         total += len(new)
         if len(page) < PAGE_ROWS:
-            return total
+            break
         after = page[-1].id
+    return total
 
 
 def _used(of_tenants: Buckets) -> dict[UUID, datetime]:

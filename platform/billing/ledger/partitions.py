@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from billing.ledger.usage_rows import moment_of
@@ -25,6 +28,12 @@ DEFAULT = "billing_usagerecord_default"
 DAYS_AHEAD = 14
 #: Longest time to wait for the lock on the table: meanwhile no usage is stored and none is read.
 LOCK_TIMEOUT_MS = 3000
+#: The index of the rows without a price. Each partition has its own, which is one page until it has had an entry.
+_UNRATED_SINCE_EVER = """
+    SELECT indrelid::regclass::text FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid
+    WHERE inhparent = 'usage_unrated'::regclass
+        AND pg_relation_size(indexrelid) > current_setting('block_size')::integer
+"""
 _NAME = re.compile(rf"{PARENT}_(\d{{4}})_(\d{{2}})(?:_(\d{{2}}))?")
 _DAY = timedelta(days=1)
 
@@ -111,6 +120,22 @@ def named(tables: Iterable[str]) -> list[Partition]:
     """Return the partitions with these tables. Other tables are left out."""
     found = (_NAME.fullmatch(name) for name in tables)
     return [_partition(match) for match in found if match]
+
+
+def that_had_unrated() -> Q | None:
+    """Return the condition of the rows in partitions that ever had one without a price; None if no partition had any.
+
+    It reads no partition, so that looking for such rows costs the same however much usage is kept.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_UNRATED_SINCE_EVER)
+        tables = {table for (table,) in cursor.fetchall()}
+        if DEFAULT in tables:
+            cursor.execute(f"SELECT EXISTS (SELECT FROM {DEFAULT} WHERE amount_pico IS NULL)")
+            if cursor.fetchone()[0]:
+                return Q()  # its rows may be of any time
+    spans = [Q(id__gte=first_id_at(each.begin), id__lt=first_id_at(each.end)) for each in named(tables)]
+    return reduce(or_, spans) if spans else None
 
 
 def retire(partition: Partition) -> int | None:

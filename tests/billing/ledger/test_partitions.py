@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import Q
 
 from billing.drain import batch
 from billing.ledger import partitions
@@ -53,6 +54,18 @@ def test_rows_of_the_default_partition_move_and_stay_unique() -> None:
     assert rows_in("billing_usagerecord_default") == 0
     assert set(UsageRecord.objects.values_list("id", flat=True)) == {early.id, late.id}
     assert batch.store([early, late], {}, node="here") == 0
+
+
+def test_rows_without_a_price_are_looked_for_only_in_days_that_had_any() -> None:
+    partitions.ensure(NOW)
+    store(row_at(NOW, TenantId(new_id())))
+    within = partitions.that_had_unrated()
+    assert within is not None
+    plan = UsageRecord.objects.filter(within, amount_pico=None).explain()
+    assert "billing_usagerecord_2031_11_30" in plan
+    assert "billing_usagerecord_2031_12_01" not in plan
+    store(row_at(NOW + timedelta(days=60), TenantId(new_id())))  # a day without a partition
+    assert partitions.that_had_unrated() == Q()
 
 
 @pytest.fixture
