@@ -40,7 +40,7 @@ _ROLLUPS = """
 log = logging.getLogger(__name__)
 
 #: The books that are compared here.
-_BOOKS = (BookGap.Book.LEDGER, BookGap.Book.ROLLUPS, BookGap.Book.DAYS)
+_BOOKS = (BookGap.Book.LEDGER, BookGap.Book.ROLLUPS, BookGap.Book.DAYS, BookGap.Book.BYPASSES)
 
 
 def compare(now: datetime, since: datetime | None = None) -> int:
@@ -90,14 +90,16 @@ def _compare(month: Month) -> tuple[int, list[BookGap]]:
         cursor.execute(_ROLLUPS, [month.begin, month.next.begin])
         rollups = {tenant: (int(pico), int(tokens)) for tenant, pico, tokens in cursor.fetchall()}
         folded = daily_rollups.compared(month.begin, month.next.begin)
+        bypasses = daily_rollups.compared_bypasses(month.begin, month.next.begin)
     keys = usage.keys() | posted.keys()
     tenants = {tenant for tenant, _ in usage} | rollups.keys()
     gaps = [*_ledger_gaps(month, usage, posted), *_rollup_gaps(month, _by_tenant(usage), rollups)]
-    differing = _folded_gaps(month, folded)
+    differing = [*_folded_gaps(month, folded), *_bypass_gaps(month, *bypasses)]
     if differing:
         daily_rollups.forget(month.begin, month.next.begin)  # they are folded again within minutes
     sums = sum(len(fine.keys() | found.keys()) for fine, found in folded.values())
-    return len(keys) + len(tenants) + sums, [*gaps, *differing]
+    reasons = bypasses[0].keys() | bypasses[1].keys()
+    return len(keys) + len(tenants) + sums + len(reasons), [*gaps, *differing]
 
 
 def _folded_gaps(month: Month, folded: Mapping[str, tuple[daily_rollups.Sums, daily_rollups.Sums]]) -> list[BookGap]:
@@ -108,6 +110,16 @@ def _folded_gaps(month: Month, folded: Mapping[str, tuple[daily_rollups.Sums, da
             log.error("%s differs from its roll-ups in %s, of tenant %s", table, month, gap.tenant_id)
             gaps.setdefault(gap.tenant_id, gap)
     return list(gaps.values())
+
+
+def _bypass_gaps(month: Month, fine: Mapping[str, int], found: Mapping[str, int]) -> Iterator[BookGap]:
+    """Yield a gap, with its requests as tokens, if daily counts of bypasses differ from the roll-ups for a reason."""
+    reasons = [each for each in sorted(fine.keys() | found.keys()) if fine.get(each, 0) != found.get(each, 0)]
+    if reasons:
+        log.error("daily bypasses differ from their roll-ups in %s, for %s", month, ", ".join(reasons))
+        usage, booked = (sum(each.get(reason, 0) for reason in reasons) for each in (fine, found))
+        money = {"usage_pico": 0, "book_pico": 0}
+        yield _gap(month, daily_rollups.ALL, "daily bypasses", "", **money, usage_tokens=usage, book_tokens=booked)
 
 
 _Usage = dict[tuple[UUID, str], tuple[int, int]]

@@ -50,7 +50,7 @@ class BookGap(models.Model):
     """A tenant's month in which the ledger, or the roll-ups, do not equal the usage rows. Gone once they do.
 
     Or one whose daily or half-hourly roll-ups do not equal its roll-ups, which ``usage_pico`` has then; those of all
-    tenants together have the tenant id 0.
+    tenants together have the tenant id 0, and so have daily counts of bypasses, whose tokens are requests.
 
     Or one whose frozen lines do not equal the postings on its statement: then ``usage_pico`` is what these sum to, and
     the month is in the tenant's time zone. Or one whose invoice differs from the ledger or its closed month.
@@ -63,6 +63,7 @@ class BookGap(models.Model):
         LEDGER = "ledger"
         ROLLUPS = "roll-ups"
         DAYS = "daily roll-ups"
+        BYPASSES = "daily bypasses"
         MONTHS = "closed month"
         INVOICES = "invoice"
         #: What ``hearth ledger verify`` checks, one for each of its checks.

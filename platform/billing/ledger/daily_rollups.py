@@ -112,6 +112,17 @@ _BOTH = """
     [_sums(span, span, "billing_usagerollup", "tenant_id") for span in ("day", "half")]
     + [_sums(table, span, table, whose) for table, span, whose in _COMPARED_TABLES]
 )
+_BOTH_BYPASSES = """
+    WITH day AS (
+        SELECT starts_at AS begin, starts_at + interval '24 hours' AS behind FROM billing_foldedday
+        WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at < %(end)s
+    )
+    SELECT true, reason, sum(requests) FROM day JOIN billing_bypassrollup
+        ON starts_at >= begin AND starts_at < behind GROUP BY reason
+    UNION ALL
+    SELECT false, reason, sum(requests) FROM day JOIN billing_dailybypassrollup
+        ON starts_at >= begin AND starts_at < behind GROUP BY reason
+"""
 _FOLDED_WITHIN = """
     SELECT starts_at, true FROM billing_foldedday
     WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at <= %(day)s
@@ -250,6 +261,20 @@ def compared(begin: datetime, end: datetime) -> Mapping[str, tuple[Sums, Sums]]:
         table: (fine[span] if whose == "tenant_id" else _together(fine[span]), found[table])
         for table, span, whose in _COMPARED_TABLES
     }
+
+
+def compared_bypasses(begin: datetime, end: datetime) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return how many requests of a period's folded days bypassed the cache, by reason.
+
+    First what roll-ups have of these days, then what daily ones have.
+    """
+    fine: dict[str, int] = {}
+    found: dict[str, int] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(_BOTH_BYPASSES, {"begin": begin, "end": end})
+        for is_fine, reason, requests in cursor.fetchall():
+            (fine if is_fine else found)[reason] = int(requests)
+    return fine, found
 
 
 def _added(first: Sums, second: Sums) -> Sums:

@@ -44,7 +44,7 @@ class BookSerializer(serializers.Serializer[Book]):
         "the roll-ups of their days have.",
     )
     book_pico = serializers.IntegerField(read_only=True)
-    usage_tokens = serializers.IntegerField(read_only=True)
+    usage_tokens = serializers.IntegerField(read_only=True, help_text="For daily bypasses requests.")
     book_tokens = serializers.IntegerField(read_only=True)
 
 

@@ -17,6 +17,7 @@ from billing.ledger import daily_rollups, partitions
 from billing.ledger.daily_rollups import DAY
 from billing.ledger.usage_rows import UsageRow
 from billing.models import (
+    DailyBypassRollup,
     DailyPlatformRollup,
     DailyRollup,
     DailyTenantRollup,
@@ -257,3 +258,25 @@ def test_every_table_of_days_and_half_hours_is_compared(rows: list[UsageRow]) ->
     assert (day_folding.fold(now), day_folding.fold_half_hours(now)) == (2, 51)
     books.compare(now, START)
     assert not gaps.exists()
+
+
+def test_daily_counts_of_bypasses_are_compared_by_reason() -> None:
+    partitions.ensure(START)
+    moments = [START + timedelta(hours=hour) for hour in (1, 2, 30)]
+    reasons = ("sampled", "off", "sampled")
+    rows = [
+        msgspec.structs.replace(row(moment), cache_result="bypass", cache_reason=reason)
+        for moment, reason in zip(moments, reasons, strict=True)
+    ]
+    store(*rows)
+    assert day_folding.fold(NOW) > 1
+    end = START + DAYS * DAY
+    assert daily_rollups.compared_bypasses(START, end) == ({"sampled": 2, "off": 1},) * 2
+    first = DailyBypassRollup.objects.filter(starts_at=START)
+    first.filter(reason="off").update(requests=2)
+    books.compare(NOW, START)
+    gap = BookGap.objects.get()
+    assert (gap.book, gap.usage_tokens, gap.book_tokens) == (BookGap.Book.BYPASSES, 1, 2)
+    assert day_folding.fold(NOW) > 1
+    books.compare(NOW, START)
+    assert not BookGap.objects.exists()

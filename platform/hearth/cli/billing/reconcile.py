@@ -79,6 +79,8 @@ def _print(found: Report) -> None:
 def _difference(book: Book) -> str:
     if book.book == "closed month":
         return f"ledger {book.usage_pico} pico; the lines of the closed month {book.book_pico} pico"
+    if book.book == "daily bypasses":
+        return f"roll-ups {book.usage_tokens} requests that bypassed the cache; daily roll-ups {book.book_tokens}"
     from reconciliation.ledger import CHECKS
 
     if book.book in CHECKS:
