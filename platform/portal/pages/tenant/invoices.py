@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
@@ -20,7 +22,7 @@ from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.formats import invoice_download
 from portal.pages.base import page, show
-from portal.reporting.billing import invoice_list
+from portal.reporting.billing import invoice_list, month_usage
 from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
@@ -49,13 +51,19 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
         found = registry.find(str(invoice), tenant.id)
         row = invoice_list.row(found)
         entries = AuditEntry.objects.filter(tenant=tenant, object_kind="invoice", object_id=str(found.id))
+        csv_url = reverse("portal:invoice-document", args=[tenant.slug, found.id, "csv"])
         context = {
             "row": row,
             "invoice": found,
             "lines": [
-                (each, invoice_list.cents(each.amount_cents, found.currency))
-                for each in found.lines.order_by("position")
+                (each, invoice_list.cents(each.amount_cents, found.currency), link)
+                for each, link in zip(
+                    found.lines.order_by("position"),
+                    chain(month_usage.line_links(tenant, found), repeat("")),
+                    strict=False,
+                )
             ],
+            "usage": month_usage.of_invoice(tenant, found, csv_url),
             "payments": [
                 (each, invoice_list.cents(each.amount_cents, found.currency))
                 for each in found.payments.select_related("undone").order_by("id")

@@ -19,6 +19,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
 from portal.pages.base import page, show
 from portal.reporting import periods
+from portal.reporting.billing import month_usage
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
@@ -51,8 +52,12 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         problem = f"The requests of this month were {error}, which cannot be added. See the page Requests."
         context: dict[str, object] = {"title": f"No statement for {month:%B %Y}", "problem": problem}
         return show(request, principal, "portal/error.html", context, active="statement", tenant=tenant, status=409)
+    with as_tenant(TenantId(tenant.id)):
+        tables = month_usage.of_statement(tenant, statement)
     context = {
-        "statement": display(statement),
+        "statement": display(statement, tenant),
+        "usage": tables,
+        "differs": any(each.amount_pico != statement.usage_pico for each in tables),
         "month": month,
         "months": periods.past_months(now.date(), MONTHS),
         "running": month == now.date().replace(day=1),
@@ -82,6 +87,8 @@ class LineDisplay:
     price: str
     amount: str
     exact: str
+    #: Its requests in the log.
+    link: str
     #: The closed month whose late requests it charges.
     adjusts: date | None
 
@@ -127,11 +134,11 @@ class StatementDisplay:
         return self.found.usage_pico + savings.prediction_pico + savings.prefix_pico
 
 
-def display(found: Statement) -> StatementDisplay:
+def display(found: Statement, tenant: Tenant) -> StatementDisplay:
     """Return a statement formatted for display."""
     return StatementDisplay(
         found=found,
-        lines=tuple(_line(line, found.currency) for line in found.lines),
+        lines=tuple(_line(line, found, tenant) for line in found.lines),
         terms=tuple(_terms(line, found) for line in found.terms),
     )
 
@@ -142,7 +149,10 @@ def read(tenant: Tenant, month: date) -> Statement:
         return statements.statement(TenantId(tenant.id), month.year, month.month)
 
 
-def _line(line: Line, currency: str) -> LineDisplay:
+def _line(line: Line, found: Statement, tenant: Tenant) -> LineDisplay:
+    currency = found.currency
+    own = month_usage.Requests(slug=tenant.slug, start=found.start, end=found.end)
+    requests = month_usage.of_name(tenant, line.adjusts_month) if line.adjusts_month else own
     sign = money.sign_of(currency)
     per_token = line.unit == "token"
     price = (
@@ -158,6 +168,7 @@ def _line(line: Line, currency: str) -> LineDisplay:
         price=price,
         amount=money.shown(line.amount_pico, currency),
         exact=money.in_full(line.amount_pico, currency),
+        link=requests.link(model=line.model_name),
         adjusts=date.fromisoformat(f"{line.adjusts_month}-01") if line.adjusts_month else None,
     )
 

@@ -1,0 +1,81 @@
+"""What made an amount: usage by project, key and model on the pages of an invoice and of a statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from html import unescape
+
+import pytest
+from django.test import Client
+
+from billing.models import Invoice
+from portal.reporting.billing import month_usage
+from tenants.models import Membership, User
+from tests.portal import billed, fixtures
+from tests.portal.fixtures import World
+
+SignIn = Callable[[User], Client]
+MARCH = datetime(2026, 3, 16, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def invoice(world: World) -> Invoice:
+    """Acme's invoice of November 2023: 20,000,000 prompt tokens of one key."""
+    return Invoice.objects.get(id=billed.past_invoice(world.acme.tenant, world))
+
+
+def links(page: str, label: str) -> list[str]:
+    """Return where the links with this text, or with this title, lead to."""
+    found = re.findall(r'<a (?:class="link" )?href="([^"]+)"(?: title="([^"]*)")?>([^<]*)</a>', page)
+    return [unescape(address) for address, title, text in found if label in {title, text}]
+
+
+def test_an_invoice_shows_its_usage_with_links_to_the_requests(
+    world: World, invoice: Invoice, signed_in: SignIn
+) -> None:
+    browser = signed_in(world.acme.owner)
+    page = browser.get(f"/portal/tenants/acme/invoices/{invoice.id}/").content.decode()
+    [usage] = invoice.document["usage"]
+    assert 'data-testid="usage-project-key-model"' in page and usage["key"] in page
+    [row] = links(page, "Its requests in the month")
+    of_lines = links(page, "The requests of this model in the month")
+    assert len(of_lines) == invoice.lines.count()
+    for address in {row, *of_lines}:
+        found = browser.get(address).content.decode()
+        assert found.count('data-testid="request" ') == 1
+    assert f"key=hk_{world.acme.key.public_id}" in row
+
+
+def test_the_largest_rows_of_an_invoice_are_shown_and_the_csv_has_all(
+    world: World, invoice: Invoice, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [usage] = invoice.document["usage"]
+    invoice.document["usage"] = [usage | {"model": f"m{each}", "amount_pico": each} for each in range(4)]
+    table = month_usage.of_invoice(world.acme.tenant, invoice, "all.csv")
+    assert table is not None and [row.names[2] for row in table.rows] == ["m3", "m2", "m1", "m0"]
+    monkeypatch.setattr(month_usage, "SHOWN", 3)
+    table = month_usage.of_invoice(world.acme.tenant, invoice, "all.csv")
+    assert table is not None and (len(table.rows), table.more, table.amount_pico) == (3, 1, 6)
+
+
+def test_a_statement_shows_its_usage_by_project_and_by_key(world: World, signed_in: SignIn) -> None:
+    fixtures.store([fixtures.answered(world, world.acme, MARCH, 1)])
+    browser = signed_in(world.acme.owner)
+    page = browser.get("/portal/tenants/acme/statement/?month=2026-03").content.decode()
+    assert 'data-testid="usage-project"' in page and 'data-testid="usage-key"' in page
+    assert "So both sums differ" not in page
+    addresses = links(page, "Its requests in the month") + links(page, "Usage") + links(page, "CSV")
+    assert len(addresses) == 6
+    for address in addresses:
+        assert browser.get(address).status_code == 200
+
+
+def test_a_stranger_and_a_developer_see_no_usage_of_an_invoice(
+    world: World, invoice: Invoice, signed_in: SignIn
+) -> None:
+    member = User.objects.create_user(username="dora", email="dora@acme.example")
+    Membership.objects.create(tenant=world.acme.tenant, user=member, role=Membership.Role.DEVELOPER)
+    address = f"/portal/tenants/acme/invoices/{invoice.id}/"
+    assert [signed_in(each).get(address).status_code for each in (world.globex.owner, member)] == [404, 404]
