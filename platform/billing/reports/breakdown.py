@@ -66,7 +66,7 @@ class Group:
 def grouped(
     period: LocalPeriod, tenant_id: TenantId | None, by: By, project_id: UUID | None = None, tag: str = ""
 ) -> tuple[Group, ...]:
-    """Return each group with requests: days in order, others with the highest amount first.
+    """Return each group with requests, refused ones included: days in order, others with the highest amount first.
 
     ``tag``: the name of the tag to group by. Raises TooManyRequests for a tag and for end users.
     """
@@ -98,7 +98,7 @@ def days_of(period: LocalPeriod) -> tuple[datetime, ...]:
 def _by_column(
     period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None, by: savings.By
 ) -> tuple[Group, ...]:
-    groups = savings.grouped(period, tenant_id, by, project_id)
+    groups = savings.grouped(period, tenant_id, by, project_id, with_refused=True)
     histograms = latency.by_column(period, tenant_id, project_id, _COLUMNS[by])
     if by == "key":
         heirs = savings.heirs_of(histograms)
@@ -112,6 +112,10 @@ def _by_column(
         )
         for each in groups
     )
+
+
+def _is_used(sums: Sums) -> bool:
+    return sums.requests > 0 or sums.refused_requests > 0
 
 
 def _merged(parts: Iterable[tuple[Any, Counter[int]]]) -> dict[Any, Counter[int]]:
@@ -133,13 +137,13 @@ def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | 
             latency=percentiles(histograms.get(point.starts_at, {})),
         )
         for point in points
-        if point.sums.requests
+        if _is_used(point.sums)
     )
 
 
 def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
     every = summed(rollups_in(period, tenant_id, project_id, by="project_id"), "project_id")
-    found = {project: sums for project, sums in every.items() if sums.requests}
+    found = {project: sums for project, sums in every.items() if _is_used(sums)}
     centres = cost_centres.of_projects(found)
     by_centre: defaultdict[str, Sums] = defaultdict(Sums)
     for project, sums in found.items():
@@ -156,7 +160,7 @@ def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id:
 
 def _by_member(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
     every = summed(rollups_in(period, tenant_id, project_id, by="key_id"), "key_id")
-    found = {key_id: sums for key_id, sums in every.items() if sums.requests}
+    found = {key_id: sums for key_id, sums in every.items() if _is_used(sums)}
     makers = dict(ApiKey.objects.filter(id__in=found, created_by__isnull=False).values_list("id", "created_by_id"))
     names = {key_id: str(makers.get(key_id, "")) for key_id in found}
     by_member: defaultdict[str, Sums] = defaultdict(Sums)

@@ -103,12 +103,16 @@ class BypassCount:
     requests: int
 
 
-def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None) -> tuple[Group, ...]:
-    """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
+def grouped(
+    period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None, *, with_refused: bool = False
+) -> tuple[Group, ...]:
+    """Return each group with requests, highest prediction saving first. A rotated key counts with its successor.
+
+    ``with_refused``: also the groups of which every request was refused, such as those that named no model there is.
+    """
     column = _COLUMNS[by]
     every = summed(rollups_in(period, tenant_id, project_id, by=column), column)
-    # Without requests: refusals only, of a model or key that may not even exist.
-    found = {name: sums for name, sums in every.items() if sums.requests}
+    found = {name: sums for name, sums in every.items() if sums.requests or (with_refused and sums.refused_requests)}
     if by == "model":
         groups = [Group(id=None, name=name, sums=sums) for name, sums in found.items()]
     else:

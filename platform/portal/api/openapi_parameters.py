@@ -29,14 +29,17 @@ PAGE_PARAMETERS = [
 CSV_PARAMETER = OpenApiParameter("format", str, enum=["json", "csv"], description="Default: json.")
 PERIOD_PARAMETERS = [
     OpenApiParameter(
-        "period", str, description="1h, 6h, 24h (default), 7d, 30d or 90d, up to now. Days are whole ones, with today."
+        "period",
+        str,
+        description="1h, 6h, 24h (default), 7d, 30d or 90d, up to now; days are whole ones, with today. Or a calendar "
+        "month, such as 2026-10.",
     ),
     OpenApiParameter("from", str, description="Start, ISO 8601; rounded down to a quarter of an hour."),
     OpenApiParameter("to", str, description="End, ISO 8601, exclusive; rounded up to a quarter of an hour."),
     OpenApiParameter(
         "timezone",
         str,
-        description="IANA name of the time zone in which periods of days begin at midnight. Default: UTC.",
+        description="IANA name of the time zone in which days and months begin at midnight. Default: UTC.",
     ),
 ]
 

@@ -28,6 +28,9 @@ from workers.serving import pool_requirements, promotion, rollout_policy
 
 COMMAND = "celery -A hearth control"
 
+#: What is said of an engine without a version of its own.
+_OF_NODE = "engine of each node"
+
 _Row = TypeVar("_Row", bound=Model)
 
 
@@ -281,6 +284,16 @@ def _rollout(target: str) -> Subject:
     return Subject(title=f"rollout of {row.name}", arguments={"deployment": row.name}, note=note)
 
 
+def _rollout_undo(target: str) -> Subject:
+    """Return the rollout with what undoing it changes: the revision, or the engine's version."""
+    subject, status = _rollout(target), rollout_status.by_deployment().get(_deployment(target).id)
+    if status is None:
+        return subject
+    pairs = ((status.revision, status.earlier_revision), (status.engine_version, status.earlier_engine_version))
+    changed = ", ".join(f"{now or _OF_NODE} → {then or _OF_NODE}" for now, then in pairs if now != then)
+    return replace(subject, note=f"{subject.note} It goes back: {changed}.") if changed else subject
+
+
 def _rollout_policy(target: str) -> Subject:
     row = _deployment(target)
     policy = rollout_policy.read(row.rollout)
@@ -320,7 +333,7 @@ _SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "restore": _restore,
     "rollout_pause": _rollout,
     "rollout_resume": _rollout,
-    "rollout_undo": _rollout,
+    "rollout_undo": _rollout_undo,
     "rollout_restart": _rollout,
     "rollout_policy": _rollout_policy,
 }

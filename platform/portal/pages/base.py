@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
@@ -19,8 +20,9 @@ from django.utils.translation import gettext_noop as _
 from portal.access import change_limit, confinement, member_rights, notification_rights, operator_rights, support_view
 from portal.access.change_limit import PageRequest
 from portal.access.identity import mfa
-from portal.access.principal import Principal, own_tenants, principal_of_user
+from portal.access.principal import Principal, own_tenants, principal_of_user, tenant_for
 from portal.errors import BadQuery, NotPermitted
+from portal.formats import query_params
 from portal.forms.base import PageForm
 from portal.reporting import periods
 from portal.reporting.billing import dunning_banner
@@ -166,7 +168,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
     """Return the links of the rail: the platform's pages for operators, the tenant's pages for its members."""
     if principal.is_operator:
         return (
-            Link(key="overview", label=_("Overview"), icon="overview", url=reverse("portal:overview")),
+            Link(key="overview", label=_("Overview"), icon="home", url=reverse("portal:overview")),
             Link(key="fleet", label=_("Fleet"), icon="fleet", url=reverse("portal:fleet")),
             Link(key="routing", label=_("Routing"), icon="routing", url=reverse("portal:routing")),
             Link(key="requests", label=_("Requests"), icon="requests", url=reverse("portal:requests")),
@@ -177,13 +179,18 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="prices", label=_("Prices"), icon="prices", url=reverse("portal:prices")),
             Link(key="all-billing", label=_("Billing"), icon="billing", url=reverse("portal:all-billing")),
             Link(key="months", label=_("Months"), icon="statement", url=reverse("portal:months")),
-            Link(key="invoices", label=_("Invoices"), icon="billing", url=reverse("portal:invoices")),
-            Link(key="reconciliation", label=_("Reconciliation"), icon="policy", url=reverse("portal:reconciliation")),
+            Link(key="invoices", label=_("Invoices"), icon="invoices", url=reverse("portal:invoices")),
+            Link(
+                key="reconciliation",
+                label=_("Reconciliation"),
+                icon="books",
+                url=reverse("portal:reconciliation"),
+            ),
             Link(key="alerts", label=_("Alerts"), icon="alerts", url=reverse("portal:alerts")),
             Link(key="webhooks", label=_("Webhooks"), icon="webhooks", url=reverse("portal:webhooks")),
             Link(key="audit", label=_("Audit"), icon="audit", url=reverse("portal:audit")),
             Link(key="secrets", label=_("Secrets"), icon="secrets", url=reverse("portal:secrets")),
-            Link(key="operators", label=_("Operators"), icon="tenants", url=reverse("portal:operators")),
+            Link(key="operators", label=_("Operators"), icon="members", url=reverse("portal:operators")),
             Link(key="retention", label=_("Retention"), icon="retention", url=reverse("portal:retention")),
         )
     return tenant_links(principal, tenant) if tenant else ()
@@ -202,7 +209,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", _("Requests"), "requests", "portal:tenant-requests"),
         ("tenant-usage", _("Usage"), "usage", "portal:tenant-usage"),
         ("savings", _("Savings"), "savings", "portal:savings"),
-        ("advisor", _("Advisor"), "savings", "portal:advisor"),
+        ("advisor", _("Advisor"), "advisor", "portal:advisor"),
         *((("statement", _("Statement"), "statement", "portal:statement"),) if principal.sees_whole(tenant.id) else ()),
         *(_BILL_PAGES if principal.handles_bills_of(tenant.id) else ()),
         *(
@@ -214,14 +221,18 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
         ("keys", _("Keys"), "keys", "portal:keys"),
         ("projects", _("Projects"), "projects", "portal:projects"),
         *(
-            (("members", _("Members"), "tenants", "portal:members"),)
+            (("members", _("Members"), "members", "portal:members"),)
             if member_rights.may_change(principal, tenant)
             else ()
         ),
         ("limits", _("Limits and budgets"), "limits", "portal:limits"),
         ("cache", _("Prediction cache"), "cache", "portal:cache"),
         ("policy", _("Policy"), "policy", "portal:policy"),
-        *((("sign-in", _("Sign-in"), "keys", "portal:sign-in-provider"),) if principal.is_owner_of(tenant.id) else ()),
+        *(
+            (("sign-in", _("Sign-in"), "shield", "portal:sign-in-provider"),)
+            if principal.is_owner_of(tenant.id)
+            else ()
+        ),
         ("tenant-audit", _("Audit"), "audit", "portal:tenant-audit"),
     )
     return tuple(
@@ -232,7 +243,7 @@ def tenant_links(principal: Principal, tenant: Tenant) -> tuple[Link, ...]:
 #: For those who handle the tenant's bills.
 _BILL_PAGES = (
     ("billing", _("Billing"), "billing", "portal:billing"),
-    ("tenant-invoices", _("Invoices"), "statement", "portal:tenant-invoices"),
+    ("tenant-invoices", _("Invoices"), "invoices", "portal:tenant-invoices"),
 )
 
 
@@ -247,10 +258,24 @@ def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ..
     )
 
 
-def period_of(request: HttpRequest, default: str = periods.DEFAULT_PRESET) -> Period:
-    """Read the page's period, in the time zone that ``page.js`` reports. Raises BadQuery."""
+def period_of(request: HttpRequest, default: str = periods.DEFAULT_PRESET, tenant: Tenant | None = None) -> Period:
+    """Read the page's period, in the time zone that ``page.js`` reports; a month in the tenant's. Raises BadQuery."""
     zone = periods.zone_named(request.COOKIES.get(ZONE_COOKIE))
-    return periods.parse(request.GET, timezone.now(), default, zone)
+    return periods.parse(request.GET, timezone.now(), default, zone, month_zone_of(tenant))
+
+
+def chosen_tenant(request: HttpRequest, principal: Principal) -> Tenant | None:
+    """Return the tenant that the parameter ``tenant`` names, to an operator. Raises BadQuery if there is none."""
+    named = query_params.text(request.GET, "tenant")
+    try:
+        return tenant_for(principal, named) if named else None
+    except NotFound:
+        raise BadQuery("tenant", named or "", "the slug of a tenant") from None
+
+
+def month_zone_of(tenant: Tenant | None) -> ZoneInfo | None:
+    """Return the time zone of a tenant's calendar months; None for the reader's."""
+    return None if tenant is None else periods.zone_named(tenant.billing_timezone)
 
 
 def with_query(request: HttpRequest, **changes: str | None) -> str:

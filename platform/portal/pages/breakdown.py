@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,13 +22,14 @@ from billing.reports.tags import OTHERS
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
-from portal.pages.base import operator_page, page, period_of, show, with_query
+from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import member_names, periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from portal.reporting.periods import Period
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
+from tenants.models import Tenant
 
 TITLES: dict[By, str] = {
     "tenant": _("Tenant"),
@@ -45,7 +46,8 @@ TITLES: dict[By, str] = {
 DEFAULT_TAG = "app"
 #: What usage without a name is called.
 UNNAMED: dict[By, str] = {
-    "key": _("earlier requests without a key"),
+    "key": _("without a key"),
+    "model": _("no model that there is"),
     "member": _("keys that no person made"),
     "end_user": _("no end user named"),
     "cost_centre": _("no cost centre"),
@@ -65,9 +67,12 @@ class Choice:
 @require_GET
 @operator_page
 def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the usage of all tenants."""
-    context = _context(request, _Place(principal, None, PLATFORM_CURRENCY, BY, reverse("portal:requests")))
-    context["csv_url"] = f"{reverse('portal:usage-by-csv')}?{context['csv_query']}"
+    """Show the usage of all tenants, or of the tenant in the query."""
+    named, tenant = query_params.text(request.GET, "tenant"), chosen_tenant(request, principal)
+    currency = tenant.currency if tenant else PLATFORM_CURRENCY
+    context = _context(request, _Place(principal, tenant, currency, BY, reverse("portal:requests")))
+    csv_query = f"{context['csv_query']}&{urlencode({'tenant': named})}" if tenant else context["csv_query"]
+    context |= {"csv_url": f"{reverse('portal:usage-by-csv')}?{csv_query}", "named": named or "", "of_all": True}
     return show(request, principal, "portal/breakdown.html", context, active="usage")
 
 
@@ -77,7 +82,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     """Show one tenant's usage."""
     tenant = tenant_for(principal, slug)
     requests = reverse("portal:tenant-requests", args=[slug])
-    context = _context(request, _Place(principal, TenantId(tenant.id), tenant.currency, BY[1:], requests))
+    context = _context(request, _Place(principal, tenant, tenant.currency, BY[1:], requests))
     context["csv_url"] = f"{reverse('portal:tenant-usage-by-csv', args=[slug])}?{context['csv_query']}"
     return show(request, principal, "portal/breakdown.html", context, active="tenant-usage", tenant=tenant)
 
@@ -85,8 +90,8 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 @require_GET
 @operator_page
 def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
-    """Download the usage of all tenants, grouped by the parameter ``by``."""
-    return _csv(request, principal, None, "usage", BY)
+    """Download the usage of all tenants, or of the tenant in the query, grouped by the parameter ``by``."""
+    return _csv(request, principal, chosen_tenant(request, principal), "usage", BY)
 
 
 @require_GET
@@ -94,7 +99,7 @@ def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpRespo
 def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's usage, grouped by the parameter ``by``."""
     tenant = tenant_for(principal, slug)
-    return _csv(request, principal, TenantId(tenant.id), f"usage-{slug}", BY[1:])
+    return _csv(request, principal, tenant, f"usage-{slug}", BY[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +107,33 @@ class _Place:
     """Who reads whose usage: the tenant (None: all), its currency, the ways to group it, its list of requests."""
 
     reader: Principal
-    tenant_id: TenantId | None
+    tenant: Tenant | None
     currency: str
     allowed: Sequence[str]
     requests: str
 
+    @property
+    def tenant_id(self) -> TenantId | None:
+        """The tenant's id."""
+        return _id_of(self.tenant)
+
 
 def _context(request: HttpRequest, place: _Place) -> dict[str, Any]:
-    period, by, tag = period_of(request, default="30d"), _chosen(request, place.allowed), _tag(request)
+    period = period_of(request, default="30d", tenant=place.tenant)
+    by, tag = _chosen(request, place.allowed), _tag(request)
     with _read_as(place.tenant_id):
         total = usage.totals(period, place.tenant_id)
         groups = _grouped(request, period, place.tenant_id, by, tag)
-    links = _Links(requests=place.requests, period=period, by=by, tag=tag)
+    links = _Links(
+        requests=place.requests, period=period, by=by, tag=tag, tenant=query_params.text(request.GET, "tenant") or ""
+    )
     return {
         "period": period,
-        "periods": presets(request),
+        "periods": presets(request, period, place.tenant),
         "currency": place.currency,
         "by": by,
         "tag": tag,
-        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "by") if name in request.GET],
+        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "by", "tag") if name in request.GET],
         "title": TITLES[by],
         "has_latency": by not in {"tag", "end_user"},
         "choices": [
@@ -140,6 +153,8 @@ class _Links:
     period: Period
     by: By
     tag: str
+    #: The slug by which the list of all requests is filtered; empty where the list is of one tenant or of all.
+    tenant: str
 
     def of(self, group: Group) -> str:
         """Return the address for a group; empty for one whose requests cannot be listed."""
@@ -148,7 +163,7 @@ class _Links:
         if self.by == "day":
             begin = datetime.fromisoformat(group.name).replace(tzinfo=self.period.zone)
             end = (begin.replace(tzinfo=None) + periods.DAY).replace(tzinfo=self.period.zone)
-            return f"{self.requests}?{replace(self.period, start=begin, end=end, preset=None).query}"
+            return self._list(replace(self.period, start=begin, end=end, preset=None, month=None), {})
         value = {
             "project": str(group.id or ""),
             "key": str(group.id or ""),
@@ -157,7 +172,11 @@ class _Links:
             "end_user": group.name if group.name != OTHERS else "",
             "member": group.name if group.name != member_names.OPERATOR else "",
         }.get(self.by, group.name)
-        return f"{self.requests}?{self.period.query}&{urlencode([(self.by, value)])}" if value else ""
+        return self._list(self.period, {self.by: value}) if value else ""
+
+    def _list(self, period: Period, filters: Mapping[str, str]) -> str:
+        named = {"tenant": self.tenant} if self.tenant else {}
+        return f"{self.requests}?{urlencode({**period.parameters, **filters, **named})}"
 
 
 def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
@@ -171,14 +190,19 @@ def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
 
 
 def _csv(
-    request: HttpRequest, reader: Principal, tenant_id: TenantId | None, name: str, allowed: Sequence[str]
+    request: HttpRequest, reader: Principal, tenant: Tenant | None, name: str, allowed: Sequence[str]
 ) -> StreamingHttpResponse:
-    period, by = period_of(request, default="30d"), _chosen(request, allowed)
+    period, by = period_of(request, default="30d", tenant=tenant), _chosen(request, allowed)
+    tenant_id = _id_of(tenant)
     with _read_as(tenant_id):
         groups = _grouped(request, period, tenant_id, by, _tag(request))
         total, times = usage.totals(period, tenant_id), latency.total(period, tenant_id)
     rows = list(csv_rows(by, total, times, member_names.named(groups, by, reader)))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
+
+
+def _id_of(tenant: Tenant | None) -> TenantId | None:
+    return None if tenant is None else TenantId(tenant.id)
 
 
 def _read_as(tenant_id: TenantId | None) -> AbstractContextManager[None]:

@@ -19,10 +19,11 @@ from portal.access import content_rights
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.documentation.documents import errors
 from portal.errors import BadQuery
-from portal.formats import csv_export, query_params
-from portal.pages.base import operator_page, page, period_of, show, with_query
+from portal.formats import csv_export
+from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
 from portal.reporting import periods
+from portal.reporting.periods import Period
 from portal.reporting.requests import error_advice, request_content, request_filters, routing_decisions
 from portal.reporting.requests.request_timeline import Step, attempts_of, steps
 from portal.reporting.requests.requests_csv import CSV_HEADER, csv_rows
@@ -52,6 +53,13 @@ TEXT_FILTERS: tuple[dict[str, str], ...] = tuple(
         ("status", _("any HTTP status"), _("HTTP status"), _("The status that the client received, such as 429.")),
     )
 )
+#: The one that only the list of all tenants has.
+TENANT_FILTER = {
+    "name": "tenant",
+    "placeholder": _("any tenant"),
+    "label": _("Tenant"),
+    "meaning": _("The slug of a tenant."),
+}
 ERROR_FILTERS = (("all", _("any error")), ("platform", _("platform's errors")), ("client", _("refused requests")))
 
 
@@ -78,6 +86,8 @@ class Row:
 class Found:
     """A page of requests, and one more if an older page follows; or why the filters cannot be used."""
 
+    period: Period
+    tenant: Tenant | None
     rows: Sequence[UsageRow] = ()
     problem: str = ""
 
@@ -98,9 +108,8 @@ class TextFilter:
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List the requests of all tenants, or of the tenant in the query."""
     slugs = dict(tenants_of(principal).values_list("id", "slug"))
-    named = query_params.text(request.GET, "tenant")
-    tenant_id = TenantId(tenant_for(principal, named).id) if named else None
-    return _show(request, principal, _found(request, principal, tenant_id), slugs, tenant=None)
+    chosen = chosen_tenant(request, principal)
+    return _show(request, principal, _found(request, principal, chosen), slugs, tenant=None)
 
 
 @require_GET
@@ -108,7 +117,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """List one tenant's requests."""
     tenant = tenant_for(principal, slug)
-    found = _found(request, principal, TenantId(tenant.id))
+    found = _found(request, principal, tenant)
     return _show(request, principal, found, {tenant.id: tenant.slug}, tenant=tenant)
 
 
@@ -118,7 +127,7 @@ def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> Stre
     """Download one tenant's requests of the period."""
     tenant = tenant_for(principal, slug)
     filters = request_filters.read(
-        request.GET, period_of(request), TenantId(tenant.id), knows_replicas=principal.is_operator
+        request.GET, period_of(request, tenant=tenant), TenantId(tenant.id), knows_replicas=principal.is_operator
     )
     rows = csv_rows(TenantId(tenant.id), filters)
     return csv_export.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
@@ -154,17 +163,19 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 
-def _found(request: HttpRequest, principal: Principal, tenant_id: TenantId | None) -> Found:
+def _found(request: HttpRequest, principal: Principal, tenant: Tenant | None) -> Found:
     """Return the page's requests, behind the tenant's row-level security; or what is wrong with the filters."""
-    period = period_of(request)
+    period, tenant_id = period_of(request, tenant=tenant), None if tenant is None else TenantId(tenant.id)
     try:
         filters = request_filters.read(request.GET, period, tenant_id, knows_replicas=principal.is_operator)
         before = _before_id(request)
     except BadQuery as error:
-        return Found(problem=f"{error.param}={error.value!r} is not valid. Use {error.allowed}.")
+        return Found(
+            period=period, tenant=tenant, problem=f"{error.param}={error.value!r} is not valid. Use {error.allowed}."
+        )
     with nullcontext() if tenant_id is None else as_tenant(tenant_id):
         rows = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS + 1, filters=filters)
-    return Found(rows=rows)
+    return Found(period=period, tenant=tenant, rows=rows)
 
 
 def _before_id(request: HttpRequest) -> UUID | None:
@@ -183,23 +194,26 @@ def _show(
     *,
     tenant: Tenant | None,
 ) -> HttpResponse:
-    shown = found.rows[:PAGE_ROWS]
+    shown, period = found.rows[:PAGE_ROWS], found.period
     csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
     context = {
         "rows": [_row(each, slugs) for each in shown],
         "older": with_query(request, after=str(shown[-1].id)) if len(found.rows) > PAGE_ROWS else None,
         "newest": with_query(request, after=None) if request.GET.get("after") else None,
-        "period": period_of(request),
-        "periods": presets(request),
+        "period": period,
+        "periods": presets(request, period, found.tenant),
         "chosen": request.GET,
         "problem": found.problem,
-        "filtered": [name for name in request_filters.NAMES if request.GET.get(name)],
+        "filtered": [name for name in (*request_filters.NAMES, "tenant") if request.GET.get(name)],
         "states": request_filters.STATES,
         "cache_results": request_filters.CACHE_RESULTS,
         "finish_reasons": request_filters.FINISH_REASONS,
         "route_reasons": request_filters.ROUTE_REASONS,
-        "texts": [TextFilter(**named, value=request.GET.get(named["name"], "")) for named in TEXT_FILTERS],
-        "clear": f"?{period_of(request).query}",
+        "texts": [
+            TextFilter(**named, value=request.GET.get(named["name"], ""))
+            for named in (TEXT_FILTERS if tenant else (TENANT_FILTER, *TEXT_FILTERS))
+        ],
+        "clear": f"?{period.query}",
         "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }

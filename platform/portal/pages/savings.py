@@ -64,12 +64,12 @@ class Reason:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's savings by project, key and model."""
     tenant = tenant_for(principal, slug)
-    period = period_of(request)
+    period = period_of(request, tenant=tenant)
     csv = f"{reverse('portal:savings-csv', args=[slug])}?{period.query}"
     with as_tenant(TenantId(tenant.id)):
         context = _context(period, TenantId(tenant.id), tenant.currency, csv, ("project", "key", "model"))
     context |= {
-        "periods": presets(request),
+        "periods": presets(request, period, tenant),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[slug])}?{period.query}",
     }
     return show(request, principal, "portal/savings.html", context, active="savings", tenant=tenant)
@@ -82,7 +82,7 @@ def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     period = period_of(request)
     csv = f"{reverse('portal:all-savings-csv')}?{period.query}"
     context = _context(period, None, PLATFORM_CURRENCY, csv, ("tenant", "model"))
-    context |= {"periods": presets(request), "csv_url": f"{reverse('portal:usage-csv')}?{period.query}"}
+    context |= {"periods": presets(request, period), "csv_url": f"{reverse('portal:usage-csv')}?{period.query}"}
     return show(request, principal, "portal/savings.html", context, active="savings")
 
 
@@ -92,14 +92,14 @@ def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> Stre
     """Download one tenant's savings, grouped by the parameter ``by``."""
     tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
-        return _csv(request, TenantId(tenant.id), f"savings-{slug}", BY[1:])
+        return _csv(request, period_of(request, tenant=tenant), TenantId(tenant.id), f"savings-{slug}", BY[1:])
 
 
 @require_GET
 @operator_page
 def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     """Download the savings of all tenants, grouped by the parameter ``by``."""
-    return _csv(request, None, "savings", BY)
+    return _csv(request, period_of(request), None, "savings", BY)
 
 
 def _context(
@@ -133,7 +133,7 @@ def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]
 
 def _row(group: Group, link: str = "") -> Row:
     return Row(
-        name=group.name or _("earlier requests without a key"),
+        name=group.name or _("without a key"),
         savings=group.savings,
         share=stat_tiles.prediction_hit_rate(group.sums),
         link=link,
@@ -157,9 +157,8 @@ def _reasons(found: tuple[savings.BypassCount, ...], requests: int) -> list[Reas
 
 
 def _csv(
-    request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: tuple[str, ...]
+    request: HttpRequest, period: Period, tenant_id: TenantId | None, name: str, allowed: tuple[str, ...]
 ) -> StreamingHttpResponse:
-    period = period_of(request)
     grouping = request.GET.get("by") or "model"
     if grouping not in allowed:
         raise BadQuery("by", grouping, f"one of {', '.join(allowed)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.views.decorators.http import require_GET
 
 from billing.ledger.latency_buckets import Latency, Percentiles
@@ -22,7 +23,7 @@ from billing.reports import latency, usage
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.formats import csv_export
-from portal.pages.base import operator_page, page, period_of, show, with_query
+from portal.pages.base import month_zone_of, operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting import first_steps as first_steps_report
 from portal.reporting.periods import Period
@@ -81,7 +82,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
         return show(request, principal, "portal/no_tenant.html", {}, active="")
     period = period_of(request)
     context = overview_figures(period, api_base(request)) | {
-        "periods": presets(request),
+        "periods": presets(request, period),
         "live": live_address("all", period),
     }
     return show(request, principal, "portal/overview.html", context, active="overview")
@@ -111,8 +112,8 @@ def home_figures(tenant: Tenant, period: Period) -> dict[str, Any]:
 
 
 def live_address(whose: str, period: Period) -> str:
-    """Return the WebSocket that keeps a page of a preset period up to date; empty for a period between two dates."""
-    return f"/ws/usage/{whose}?{period.query}" if period.query.startswith("period=") else ""
+    """Return the WebSocket that keeps a page of a preset period up to date; empty for a month or other dates."""
+    return f"/ws/usage/{whose}?{period.query}" if period.preset in periods.PRESETS else ""
 
 
 @require_GET
@@ -128,9 +129,9 @@ def first_steps(request: HttpRequest, principal: Principal) -> HttpResponse:
 def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's usage and how to send a first request."""
     tenant = tenant_for(principal, slug)
-    period = period_of(request)
+    period = period_of(request, tenant=tenant)
     context = home_figures(tenant, period) | {
-        "periods": presets(request),
+        "periods": presets(request, period, tenant),
         "api_base": api_base(request),
         "may_play": principal.may_play(tenant.id),
         "live": live_address(f"tenant/{tenant.slug}", period),
@@ -151,7 +152,7 @@ def overview_csv(request: HttpRequest, principal: Principal) -> StreamingHttpRes
 def home_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download the numbers behind one tenant's charts."""
     tenant = tenant_for(principal, slug)
-    period = period_of(request)
+    period = period_of(request, tenant=tenant)
     with as_tenant(TenantId(tenant.id)):
         points = points_of(period, TenantId(tenant.id), usage.totals(period, TenantId(tenant.id)))
     return _csv(request, f"usage-{tenant.slug}", points)
@@ -240,10 +241,35 @@ def _row(name: str, sums: Sums, total: Sums, link: str = "") -> UsageRow:
     return UsageRow(name=name, sums=sums, share=sums.requests / total.requests if total.requests else 0.0, link=link)
 
 
-def presets(request: HttpRequest) -> list[tuple[str, str]]:
-    """Return each preset period with its query string, which keeps the page's other parameters."""
-    reset = {"from": None, "to": None, "after": None}
-    return [(preset, with_query(request, period=preset, **reset)) for preset in periods.PRESETS]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodLink:
+    """A period that a page can show. ``query`` keeps the page's other parameters; ``title`` is its name in full."""
+
+    label: str
+    query: str
+    is_chosen: bool
+    title: str = ""
+
+
+def presets(request: HttpRequest, period: Period, tenant: Tenant | None = None) -> list[PeriodLink]:
+    """Return the periods to choose from: lengths up to now, this month and the last one, and the one that is shown."""
+    now = timezone.now()
+    months = periods.months_now(now, month_zone_of(tenant) or period.zone)
+    if period.month and period.preset and period.preset not in months:
+        months.append(period.preset)
+    links = [_period_link(request, preset, preset, period) for preset in periods.PRESETS]
+    for text in months:
+        month = periods.parse_month(text, now)
+        link = _period_link(request, text, date_format(month, "M"), period)
+        links.append(replace(link, title=date_format(month, "F Y")))
+    if not period.preset:
+        links.append(PeriodLink(label=period.label, query=with_query(request, after=None), is_chosen=True))
+    return links
+
+
+def _period_link(request: HttpRequest, preset: str, label: str, period: Period) -> PeriodLink:
+    query = with_query(request, **{"period": preset, "from": None, "to": None, "after": None})
+    return PeriodLink(label=label, query=query, is_chosen=preset == period.preset)
 
 
 def _csv(request: HttpRequest, name: str, points: tuple[usage.Point, ...]) -> StreamingHttpResponse:

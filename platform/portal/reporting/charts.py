@@ -81,7 +81,8 @@ class Chart:
         if not self.requests:
             return ""
         end = self.times[number + 1] if number + 1 < len(self.times) else self.period.end
-        return f"{self.requests}?{replace(self.period, start=self.times[number], end=end, preset=None).query}"
+        step = replace(self.period, start=self.times[number], end=end, preset=None, month=None)
+        return f"{self.requests}?{step.query}"
 
 
 def usage_charts(

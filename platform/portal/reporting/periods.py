@@ -1,4 +1,4 @@
-"""The period that a page or report covers, read from the query: ``?period=24h``, or ``?from=…&to=…``.
+"""The period that a page or report covers: ``?period=24h``, a calendar month ``?period=2026-10``, or ``?from=…&to=…``.
 
 Presets and chart steps are aligned to the reader's clock: days begin at midnight in the reader's time zone, hours at
 full hours, so that a step shows the same requests whenever the page is loaded.
@@ -14,11 +14,13 @@ from itertools import count, takewhile
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from django.utils.formats import date_format
 from django.utils.translation import gettext
 
 from portal.errors import BadQuery
 
 UTC_ZONE = ZoneInfo("UTC")
+_MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
 #: Roll-ups cover 15 minutes, so every period begins and ends on a quarter of an hour.
 GRAIN = timedelta(minutes=15)
@@ -60,16 +62,23 @@ STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """From ``start`` to before ``end``, both UTC and on a quarter of an hour. ``zone`` is the reader's."""
+    """From ``start`` to before ``end``, both UTC and on a quarter of an hour.
+
+    ``preset`` is the word that chooses it, None for one between two times; ``month`` the first day of a calendar month.
+    ``zone`` is the reader's; that of a month is its tenant's, so that it is the month of statements and invoices.
+    """
 
     start: datetime
     end: datetime
     preset: str | None
     zone: ZoneInfo = UTC_ZONE
+    month: date | None = None
 
     @property
     def step(self) -> timedelta:
         """How long one point of a chart lasts."""
+        if self.month:
+            return DAY
         if self.preset:
             return PRESET_STEPS[self.preset]
         length = self.end - self.start
@@ -95,43 +104,71 @@ class Period:
     @property
     def previous(self) -> Period:
         """The period of the same length before: a preset's length earlier, else the one that ends at this start."""
+        if self.month:
+            return self._month_before(self.month)
         if not self.preset:
             return replace(self, start=self.start - (self.end - self.start), end=self.start)
         days = PRESETS[self.preset]
         return replace(self, start=_earlier(self.start, days, self.zone), end=self.end - days, preset=None)
+
+    def _month_before(self, month: date) -> Period:
+        """Return the month before; of a month that has only begun, as much of the one before."""
+        before = past_months(month, 2)[1]
+        start = _midnight(before, self.zone)
+        is_over = self.end == _midnight(_next_month(month), self.zone)
+        end = self.start if is_over else min(self.start, start + (self.end - self.start))
+        return replace(self, start=start, end=end, preset=None, month=None)
 
     def _until_end(self, moment: Callable[[int], datetime]) -> Iterator[datetime]:
         return takewhile(lambda each: each < self.end, map(moment, count()))
 
     @property
     def label(self) -> str:
-        """The length in words, such as ``24 h`` or ``7 days``."""
-        hours = (self.end - self.start) / timedelta(hours=1)
+        """The length in words, such as ``24 h`` or ``7 days``; of a month, its name."""
+        if self.month:
+            return date_format(self.month, "F Y")
         if self.preset:
             length, in_days = self.preset[:-1], self.preset.endswith("d")
-        else:
-            in_days = hours >= 48
-            length = f"{hours / 24:.0f}" if in_days else f"{hours:g}"
-        return (gettext("%(length)s days") if in_days else gettext("%(length)s h")) % {"length": length}
+            return (gettext("%(length)s days") if in_days else gettext("%(length)s h")) % {"length": length}
+        hours, minutes = divmod(round((self.end - self.start) / timedelta(minutes=1)), 60)
+        if hours >= 48:
+            return gettext("%(length)s days") % {"length": round(hours / 24)}
+        if not minutes:
+            return gettext("%(length)s h") % {"length": hours}
+        if not hours:
+            return gettext("%(minutes)s min") % {"minutes": minutes}
+        return gettext("%(hours)s h %(minutes)s min") % {"hours": hours, "minutes": minutes}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters that choose this period, as a form keeps them."""
+        return {"period": self.preset} if self.preset else {"from": _text(self.start), "to": _text(self.end)}
 
     @property
     def query(self) -> str:
         """The query string of this period."""
-        if self.preset:
-            return urlencode({"period": self.preset})
-        return urlencode({"from": _text(self.start), "to": _text(self.end)})
+        return urlencode(self.parameters)
 
 
 def parse(
-    query: Mapping[str, str], now: datetime, default: str = DEFAULT_PRESET, zone: ZoneInfo | None = None
+    query: Mapping[str, str],
+    now: datetime,
+    default: str = DEFAULT_PRESET,
+    zone: ZoneInfo | None = None,
+    month_zone: ZoneInfo | None = None,
 ) -> Period:
-    """Read the period from a query; its parameter ``timezone`` counts where no zone is given. Raises BadQuery."""
+    """Read the period from a query; its parameter ``timezone`` counts where no zone is given. Raises BadQuery.
+
+    A calendar month begins at midnight of ``month_zone`` where that is given.
+    """
     zone = zone or _zone(query)
     if "from" in query or "to" in query:
         return replace(_custom(query, now), zone=zone)
     preset = query.get("period") or default
+    if _MONTH.fullmatch(preset):
+        return _calendar_month(preset, now, month_zone or zone)
     if preset not in PRESETS:
-        raise BadQuery("period", preset, f"one of {', '.join(PRESETS)}, or from and to")
+        raise BadQuery("period", preset, f"one of {', '.join(PRESETS)}, a month as YYYY-MM, or from and to")
     end, length = _ceiling(now), PRESETS[preset]
     if length > DAY:
         start = _earlier(aligned(now, DAY, zone), length - DAY, zone)
@@ -178,12 +215,37 @@ def parse_month(text: str | None, now: datetime) -> date:
     return month.date()
 
 
+def months_now(now: datetime, zone: ZoneInfo) -> list[str]:
+    """Return this calendar month of the zone and the last one, as ``period`` names them."""
+    return [f"{month:%Y-%m}" for month in past_months(now.astimezone(zone).date(), 2)]
+
+
 def past_months(today: date, count: int) -> list[date]:
     """Return the first days of this month and of those before it, newest first."""
     months = [today.replace(day=1)]
     while len(months) < count:
         months.append((months[-1] - timedelta(days=1)).replace(day=1))
     return months
+
+
+def _calendar_month(text: str, now: datetime, zone: ZoneInfo) -> Period:
+    """Return a month, up to now if it is this one."""
+    try:
+        month = parse_month(text, now)
+    except BadQuery as error:
+        raise BadQuery("period", text, error.allowed) from None
+    start, end = _midnight(month, zone), _midnight(_next_month(month), zone)
+    if start <= now < end:
+        end = min(end, _ceiling(max(now, start + GRAIN)))
+    return Period(start=start, end=end, preset=text, zone=zone, month=month)
+
+
+def _next_month(month: date) -> date:
+    return (month + timedelta(days=31)).replace(day=1)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
 
 
 def _zone(query: Mapping[str, str]) -> ZoneInfo:

@@ -12,6 +12,7 @@ from portal.formats.numbers import milliseconds, seconds
 from workers.fleet import lookup
 from workers.fleet.status.replica_status import ReplicaStatus
 from workers.fleet.status.slots import SlotStatus
+from workers.fleet.verbs import VERBS
 from workers.models import Level
 from workers.serving import start_times
 
@@ -37,6 +38,12 @@ ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "failover
 def part(context: Mapping[str, Mapping[str, str]], kind: str, name: object = "") -> str:
     """Return a part of the fleet that was rendered before (``portal.fleet.fragments``)."""
     return context["parts"][f"{kind}{name}"]
+
+
+@register.simple_tag
+def verb_effect(name: str) -> str:
+    """Return what a verb of the fleet does, as its dialog says first."""
+    return VERBS[name].effect
 
 
 @register.filter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.conf import settings
@@ -309,12 +310,14 @@ def test_an_address_that_cannot_be_read_is_refused_and_says_what_is_allowed(used
         "tenants/acme/statement/?month=june",
         "requests/?model=%00",
         "requests/?tenant=%00",
+        "requests/?tenant=none",
+        "usage/?tenant=none",
+        "usage/?period=2025-13",
         "audit/?actor=%00",
     ):
         answer = browser.get(f"/portal/{path}")
         assert answer.status_code == 400, path
         assert "is not valid" in answer.content.decode()
-    assert browser.get("/portal/requests/?tenant=none").status_code == 404
 
 
 def test_empty_pages_say_what_to_do_next(world: World, signed_in: SignIn) -> None:
@@ -508,3 +511,35 @@ def test_pages_cost_the_same_queries_however_much_they_show(
     for path in paths:
         with django_assert_max_num_queries(40):
             browser.get(path)
+
+
+# -------------------------------------------------------------------------------------------- usage
+
+
+def test_a_page_shows_a_calendar_month_of_its_tenant(used: World, signed_in: SignIn) -> None:
+    Tenant.objects.filter(slug="acme").update(billing_timezone="Asia/Kolkata")
+    month = f"{timezone.now().astimezone(ZoneInfo('Asia/Kolkata')):%Y-%m}"
+    owner = signed_in(used.acme.owner)
+    page = owner.get(f"/portal/tenants/acme/usage/?by=key&period={month}").content.decode()
+    assert f'href="?by=key&amp;period={month}" aria-current="true"' in page
+    assert 'data-timezone="Asia/Kolkata"' in page
+    assert f"/portal/tenants/acme/usage-by.csv?period={month}&amp;by=key" in page
+    for kept in ("", "requests/", "savings/"):
+        assert f"period={month}" in owner.get(f"/portal/tenants/acme/{kept}?period={month}").content.decode()
+
+
+def test_operators_choose_a_tenant_and_see_what_was_refused_of_each_model(
+    used: World, now: datetime, signed_in: SignIn
+) -> None:
+    unknown = replace(fixtures.refused(used, used.acme, now, 6, refusals=3), model_name="")
+    fixtures.store([unknown])
+    operator = signed_in(used.operator)
+    every = operator.get("/portal/usage/?by=tenant").content.decode()
+    assert ('data-testid="usage-by-acme"' in every, 'data-testid="usage-by-globex"' in every) == (True, True)
+    chosen = operator.get("/portal/usage/?by=tenant&tenant=acme").content.decode()
+    assert ('data-testid="usage-by-acme"' in chosen, 'data-testid="usage-by-globex"' in chosen) == (True, False)
+    models = operator.get("/portal/usage/?by=model&tenant=acme").content.decode()
+    assert 'data-testid="usage-by-no model that there is"' in models
+    assert "/portal/requests/?period=30d&amp;model=tiny-chat&amp;tenant=acme" in models
+    document = operator.get("/portal/usage-by.csv?by=model&tenant=globex").getvalue().decode()
+    assert [line.split(",")[2] for line in document.splitlines()] == ["name", "", "tiny-chat"]

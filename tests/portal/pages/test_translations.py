@@ -152,7 +152,7 @@ DATA = re.compile(
     r"acme(-owner)?|globex|tiny-chat|ada|laptop|demo|[dD]efault|Acme|Hearth|CSV|UTC|USD|KiB|MiB|GiB|ms|min|p50|p95|p99|"
     r"hit|miss|interrupted|prefix|standard|cheapest|deterministic|week|month|tenant|project|inference|"
     r"cache:\w+|management:\w+|hk_\w+|hearth\.[\w.]+|x-session-id|owner|admin|billing|developer|viewer|"
-    r"(January|February|March|April|May|June|July|August|September|October|November|December)|[0-9a-f-]{8,}"
+    r"(January|February|March|April|May|June|July|August|September|October|November|December)|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Oct|Nov|Dec|[0-9a-f-]{8,}"
 )
 #: Texts of these pages that are not marked yet: Python puts them together from parts.
 NOT_MARKED = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -84,3 +85,26 @@ def test_the_api_names_its_time_zone_and_rejects_an_unknown_one() -> None:
     for unknown in ("Mars/Base", "../../etc/passwd", "Europe", "UTC\0"):
         with pytest.raises(BadQuery):
             periods.parse({"timezone": unknown}, NOW)
+
+
+def test_a_calendar_month_is_that_of_its_tenant_up_to_now() -> None:
+    this = periods.parse({"period": "2025-06"}, NOW, zone=KOLKATA, month_zone=BERLIN)
+    assert local((this.start, this.end), BERLIN) == ["06-01 00:00", "06-18 12:15"]
+    assert (this.label, this.query, this.zone) == ("June 2025", "period=2025-06", BERLIN)
+    assert local((this.previous.start, this.previous.end), BERLIN) == ["05-01 00:00", "05-18 12:15"]
+    last = periods.parse({"period": "2025-03"}, NOW, month_zone=BERLIN)
+    assert local((last.start, last.end), BERLIN) == ["03-01 00:00", "04-01 00:00"]
+    assert (len(last.moments), {each[6:] for each in local(last.moments, BERLIN)}) == (31, {"00:00"})
+    assert local((last.previous.start, last.previous.end), BERLIN) == ["02-01 00:00", "03-01 00:00"]
+    assert periods.months_now(NOW, BERLIN) == ["2025-06", "2025-05"]
+    assert periods.parse({"period": "2025-07"}, NOW).end == datetime(2025, 8, 1, tzinfo=UTC)
+    for wrong in ("2025-13", "2025-6", "9999-01"):
+        with pytest.raises(BadQuery):
+            periods.parse({"period": wrong}, NOW)
+
+
+def test_a_length_is_written_in_minutes_where_hours_would_be_broken() -> None:
+    lengths = ((45, "45 min"), (60, "1 h"), (90, "1 h 30 min"), (72 * 60, "3 days"))
+    period = periods.around(NOW)
+    for minutes, label in lengths:
+        assert replace(period, end=period.start + timedelta(minutes=minutes)).label == label

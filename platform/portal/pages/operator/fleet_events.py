@@ -48,7 +48,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
         "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
         "newest": with_query(request, after=None) if after else None,
         "period": period,
-        "periods": presets(request),
+        "periods": presets(request, period),
         "chosen": request.GET,
         "kinds": KINDS,
         "texts": [(name, placeholder, names[name] or "") for name, placeholder in TEXT_FILTERS],

@@ -53,7 +53,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     places = _places([each.replica_id for each in found.by_replica if each.replica_id is not None])
     context = {
         "period": period,
-        "periods": presets(request),
+        "periods": presets(request, period),
         "total": total,
         "stickiness": routing_decisions.stickiness(),
         "by_reason": [

@@ -94,7 +94,7 @@ def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantFor
         "archived": tenants_of(principal).filter(state=Tenant.State.ARCHIVED).count(),
         "archived_query": with_query(request, state=Tenant.State.ARCHIVED.value),
         "period": period,
-        "periods": presets(request),
+        "periods": presets(request, period),
         "currency": PLATFORM_CURRENCY,
         "form": form,
     }

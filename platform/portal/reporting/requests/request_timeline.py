@@ -28,6 +28,8 @@ ROUTE_REASONS = {
     "load": _("the request had to wait least there"),
     "only": _("it was the only ready replica"),
 }
+#: How the title of the step goes on; nothing chose a replica that was the only one.
+ROUTED_BY = {"prefix": " by prefix", "session": " by session", "load": " by load"}
 #: Cache results that were answered without an engine call of their own.
 CACHE_TITLES = {"hit": _("Prediction cache: hit"), "coalesced": _("Prediction cache: coalesced")}
 NOT_STORED = _(
@@ -170,7 +172,7 @@ def _routed(found: UsageRow, shows_replica: bool, attempts: Sequence[UsageRow]) 
     queued = found.started_at + timedelta(milliseconds=found.queue_ms)
     at = max([queued, *(each.finished_at for each in attempts)])
     return Step(
-        title=f"Routed{where} by {found.route_reason}",
+        title=f"Routed{where}{ROUTED_BY.get(found.route_reason, '')}",
         detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}{_expected(found)}".lstrip("; "),
         at=at,
         after=milliseconds((at - found.started_at) / timedelta(milliseconds=1)) if at > found.started_at else "",

@@ -150,6 +150,7 @@ def test_the_last_changes_are_listed_with_their_command_and_undone(served: World
     shown = page(operator.get(address))
     for words in (f"hearth model alias {MODEL} default", f"hearth model share {MODEL} --tenant acme", "rollout_policy"):
         assert words in shown
+    assert f"Take this change of {MODEL} back?\n\naliases: default → none" in shown
     for action in ("model.aliases_set", "model.retirement_set", "model.visibility_set"):
         entry = AuditEntry.objects.filter(action=action).order_by("-id").first()
         assert entry is not None
