@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(unusable() != "", reason=unus
 
 NODE = f"{RELEASE}-cpu-0"
 REPLICAS = {"gateway": 2, "portal": 1, "control": 1, "inference": 1, "background": 1, "beat": 1}
-#: So that a stream of 400 tokens takes eight seconds.
+#: So that a stream of 1,000 tokens takes twenty seconds.
 SLOW = ["--decode-tokens-per-second", "50"]
 FLEET = {
     "version": 1,
@@ -171,7 +171,7 @@ def test_a_gateway_that_is_stopped_finishes_its_stream_and_its_usage_is_stored(c
     gateway = cluster.pods[f"{RELEASE}-gateway-1"]
     answers: list[Answer] = []
     asks = threading.Thread(
-        target=lambda: answers.append(cluster.chat(gateway.name, "long", cluster.key, max_tokens=400, stream=True))
+        target=lambda: answers.append(cluster.chat(gateway.name, "long", cluster.key, max_tokens=1000, stream=True))
     )
     asks.start()
     metrics = f"http://{gateway.address}:8082/metrics"

@@ -125,6 +125,7 @@ class NodeOwnership:
         """
         self.rows.check()  # because signals are sent to processes without a further query
         placeholders = self._placeholder_rows.all()
+        self._placeholders.kill_evicted(placeholders)
         rows = self.rows.replicas()
         for placeholder in placeholders:
             with _isolated(f"placeholder {placeholder.placeholder_id}"):

@@ -92,6 +92,14 @@ class PlaceholderLifecycle:
         self._zygotes.pop(zygote.record.placeholder_id, None)
         return True
 
+    def kill_evicted(self, rows: Iterable[PlaceholderRow]) -> None:
+        """Kill the zygotes of all evicted placeholders: none waits for the end of another, or for another's step."""
+        for row in rows:
+            zygote = self._zygotes.get(row.placeholder_id) if row.state == "evicting" else None
+            if zygote is not None and row.placeholder_id not in self._evicting_since:
+                self._evicting_since[row.placeholder_id] = time.monotonic()
+                self._zygote_processes.kill(zygote)
+
     def step(self, row: PlaceholderRow) -> None:
         """Make the placeholder's next move, if there is one."""
         zygote = self._zygotes.get(row.placeholder_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,22 @@ from tenants.audit import SYSTEM
 from tests.workers.agent_processes import NODE, agent_thread, identity_of, in_state, records, settled, until, warm
 from tests.workers.conftest import Fleet, expire_lease
 from workers import processes
-from workers.agent.processes.process_records import ProcessRecords
+from workers.agent.placeholder import PlaceholderLifecycle
+from workers.agent.processes.engine_account import engine_account
+from workers.agent.processes.paths import AgentPaths, Folders
+from workers.agent.processes.process_records import ProcessRecords, ZygoteRecord
+from workers.agent.processes.slot_guard import SlotGuard
+from workers.agent.processes.zygote import Zygote, ZygoteProcesses
+from workers.agent.store.placeholder_rows import PlaceholderRows
+from workers.agent.store.replica_rows import NodeRows
+from workers.agent.timeouts import Timeouts
+from workers.agent.wakeup import WakeEvent
 from workers.devices.cpu import CpuShares
 from workers.devices.fake import FakeDevices
 from workers.fleet import deployments
+from workers.metrics import AgentCounters
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, ReplicaEvent, SlotLease, StartTime
-from workers.scheduler import reconciler
+from workers.scheduler import reconciler, slot_leases
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
@@ -159,6 +170,46 @@ def test_a_fleet_that_stops_keeps_no_placeholder(shelf: Deployment, data_dir: Pa
         until(lambda: Placeholder.objects.filter(state="evicted").exists())
     assert processes.session_members(identity_of(row)) == [] and zygotes(data_dir) == []
     assert not SlotLease.objects.filter(released_at=None).exists()
+
+
+def test_every_evicted_placeholder_is_killed_before_the_end_of_one_is_waited_for(fleet: Fleet, data_dir: Path) -> None:
+    rows = NodeRows.take(NODE)
+    folders = Folders(data=data_dir, sockets=data_dir, account=engine_account(""))
+    paths = AgentPaths(node=NODE, address="127.0.0.1", folders=folders)
+    counters = AgentCounters()
+    guard = SlotGuard(rows, paths, CpuShares(4), counters, patience_seconds=1)
+    lifecycle = PlaceholderLifecycle(
+        PlaceholderRows(rows), ZygoteProcesses(paths), guard, WakeEvent(), Timeouts(), counters
+    )
+    started = {}
+    for state in ("evicting", "evicting", "warm"):
+        row = Placeholder.objects.create(node=fleet.node, target_level="h2", level="h2", state=state)
+        fence = slot_leases.lease_for_placeholder(row.id, fleet.node.id)
+        assert fence is not None
+        Placeholder.objects.filter(id=row.id).update(fence=fence)
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        process = processes.launch(command, log_path=paths.zygote_log(row.id), environment={})
+        record = ZygoteRecord(
+            placeholder_id=row.id,
+            node=NODE,
+            fence=fence,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            boot_id=paths.boot_id,
+            devices=(),
+        )
+        paths.registry.write(record)
+        lifecycle.keep(Zygote(record, 60))
+        started[row.id] = process
+    found = PlaceholderRows(rows).all()
+    lifecycle.kill_evicted(found)
+    first, second, warm_one = started.values()
+    until(lambda: not processes.is_running(first) and not processes.is_running(second))
+    assert processes.is_running(warm_one)
+    for each in found[:2]:
+        lifecycle.step(each)
+    assert sorted(Placeholder.objects.values_list("state", flat=True)) == ["evicted", "evicted", "warm"]
+    assert (zygotes(data_dir), counters.placeholders_evicted) == ([warm_one.pid], 2)
 
 
 def test_a_placeholder_lost_with_its_node_goes_on_when_the_agent_returns(

@@ -113,6 +113,11 @@ class AgentPaths:
         """Return the logs of engines, zygotes and fetches, and their earlier parts."""
         return [path for path in self.logs.iterdir() if path.name.startswith(LOG_PREFIXES)]
 
+    def kill(self, record: Record) -> None:
+        """Kill a recorded process and its group, and return at once: :meth:`end` waits for its end."""
+        if record.boot_id == self.boot_id:
+            processes.kill_group(record.process)
+
     def end(self, record: Record, *, timeout_seconds: float) -> bool:
         """Kill a recorded process and its session, and remove the record; False if a process outlives the timeout."""
         if record.boot_id == self.boot_id and not processes.kill_session(

@@ -96,6 +96,10 @@ class ZygoteProcesses:
         except ZygoteError:
             return None
 
+    def kill(self, zygote: Zygote) -> None:
+        """Kill it and return at once; :meth:`end` waits for its end and removes its files."""
+        self._paths.kill(zygote.record)
+
     def end(self, zygote: Zygote, *, timeout_seconds: float = 2.0) -> bool:
         """Kill its processes and remove its files; False if a process outlives the timeout."""
         if not self._paths.end(zygote.record, timeout_seconds=timeout_seconds):
