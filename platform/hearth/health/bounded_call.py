@@ -43,7 +43,7 @@ class BoundedCall(Generic[Result]):
         try:
             answer = self._question()
         except (Error, OSError) as error:
-            log.info("the database does not answer: %s", error)
+            log.info("no answer: %s: %s", type(error).__name__, error)
         except Exception:
             log.exception("a database query failed")
         finally:

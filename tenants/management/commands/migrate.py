@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
+from django.db.migrations.recorder import MigrationRecorder
 
 from tenants.database import lock_waits, schema_version
 from tenants.database.lock_waits import FailedStatement
@@ -48,7 +49,10 @@ class Command(migrate.Command):
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(LOCK_TIMEOUT_SECONDS * 1000)}ms"])
         try:
             if held_back:
+                applied = MigrationRecorder(connection).applied_migrations()
                 for app, name in schema_version.last_before(connection, held_back):
+                    if (app, name) in applied:
+                        continue  # Django would build the state of all apps again to find nothing to do
                     self._migrate(*args, **options | {"app_label": app, "migration_name": name})
             else:
                 self._migrate(*args, **options)
