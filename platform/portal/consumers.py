@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.sessions.backends.base import SessionBase
 from django.db import close_old_connections
 from redis.exceptions import RedisError
 
@@ -89,7 +90,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         close_old_connections()
         if not isinstance(user, User) or not user.is_active or mfa.is_missing(user):
             return None
-        if operator_sign_in.must_use_provider(user) or not provider_sessions.is_confirmed(self.scope["session"]):
+        if operator_sign_in.must_use_provider(user) or not _is_confirmed(self.scope["session"]):
             return None
         try:
             principal = principal_of_user(user)
@@ -125,6 +126,15 @@ class TenantUsageConsumer(LiveConsumer):
         tenant = tenant_for(principal, self.scope["url_route"]["kwargs"]["slug"])
         projects = principal.confined.get(TenantId(tenant.id))
         return topics.usage_of_tenant(tenant, *_preset_and_zone(self.scope), projects)
+
+
+def _is_confirmed(session: SessionBase) -> bool:
+    """Return whether a session's provider confirmed it lately. Asks no provider: the page's own request just did.
+
+    All sockets of this process share a thread, and a provider may take seconds to answer.
+    """
+    key = session.session_key or ""
+    return key in provider_sessions.confirmed_among({key: dict(session.items())})
 
 
 def _require_operator(principal: Principal) -> None:

@@ -23,10 +23,8 @@ LOCALE = PORTAL / "locale"
 KEYWORDS: dict[str, tuple[int | tuple[int, str], ...] | None] = {
     "_": None,
     "gettext": None,
-    "gettext_lazy": None,
     "gettext_noop": None,
     "ngettext": (1, 2),
-    "ngettext_lazy": (1, 2),
     "pgettext": ((1, "c"), 2),
     "npgettext": ((1, "c"), 2, 3),
 }

@@ -9,10 +9,11 @@ from django.utils import timezone
 
 from notifications import key_expiry
 from notifications.event_types import KEY_EXPIRY_ANNOUNCED
+from notifications.mail import recipients
 from notifications.models import Event
-from tenants import registry
+from tenants import members, registry
 from tenants.keys import keys
-from tenants.models import ApiKey
+from tenants.models import ApiKey, Membership, User
 from tests.tenants.customers import OPERATOR, Customer
 
 pytestmark = pytest.mark.django_db
@@ -50,3 +51,17 @@ def test_a_revoked_rotated_or_short_lived_key_is_not(acme: Customer, globex: Cus
     expiring(globex, 3)
     registry.archive(OPERATOR, globex.tenant)
     assert key_expiry.announce() == 0
+
+
+def test_a_developer_who_is_confined_gets_mail_about_keys_of_their_projects_alone(acme: Customer) -> None:
+    other = registry.create_project(OPERATOR, acme.tenant, slug="other", name="Other")
+    dana = User.objects.create_user("dana", email="dana@example.com")
+    Membership.objects.create(user=dana, tenant=acme.tenant, role=Membership.Role.DEVELOPER)
+    expiring(acme, 3)
+    key_expiry.announce()
+    event = Event.objects.get(type=KEY_EXPIRY_ANNOUNCED.name)
+    assert dana in recipients.of(event)
+    members.confine(OPERATOR, acme.tenant, "dana", [other])
+    assert dana not in recipients.of(event)
+    members.confine(OPERATOR, acme.tenant, "dana", [acme.project, other])
+    assert dana in recipients.of(event)

@@ -1,4 +1,7 @@
-"""Who gets an e-mail about an event: members of the tenant by role, and operators; unless they refused it."""
+"""Who gets an e-mail about an event: members of the tenant by role, and operators; unless they refused it.
+
+A developer who is confined to projects gets those alone that name one of them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from notifications import event_types
 from notifications.event_types import EVENT_TYPES, EventType
@@ -15,7 +18,7 @@ from notifications.models import Event, MailRefusal
 from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import BadName
-from tenants.models import Tenant, User
+from tenants.models import Membership, Project, Tenant, User
 
 LONGEST_ADDRESS = 254
 
@@ -70,7 +73,12 @@ def _audience(event: Event, known: EventType) -> QuerySet[User]:
         return User.objects.filter(is_staff=True) if known.mail_operators else User.objects.none()
     if event.tenant.state == Tenant.State.ARCHIVED:
         return User.objects.none()
-    return User.objects.filter(memberships__tenant=event.tenant, memberships__role__in=known.mail_roles)
+    members = Membership.objects.filter(tenant=event.tenant, role__in=known.mail_roles)
+    project = Project.objects.filter(tenant=event.tenant, slug=event.data.get("project") or "").first()
+    sees_it = ~Q(role=Membership.Role.DEVELOPER) | Q(project_ids=[])
+    if project is not None:
+        sees_it |= Q(project_ids__contains=[project.id])
+    return User.objects.filter(memberships__in=members.filter(sees_it))
 
 
 def _check_address(address: str) -> None:

@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from portal.access.principal import Principal
+from portal.access.principal import TENANT_WIDE, Principal
 from portal.errors import NotPermitted
 from tenants.database import rls
 from tenants.models import Tenant
@@ -26,7 +26,14 @@ def begin(principal: Principal) -> None:
 
 
 def require_whole(principal: Principal, tenant: Tenant, what: str) -> None:
-    """Raise NotPermitted for a member who is confined to projects. ``what`` is the whole tenant's: “A statement”."""
+    """Raise NotPermitted unless this principal sees the whole tenant. ``what`` is of all of it: “A month”."""
+    require_unconfined(principal, tenant, what)
+    if principal.project is not None:
+        raise NotPermitted(f"{what} is of the whole tenant: use a key with the scope {TENANT_WIDE!r}.")
+
+
+def require_unconfined(principal: Principal, tenant: Tenant, what: str) -> None:
+    """Raise NotPermitted for a member who is confined to projects. A key of one project has its own: “A statement”."""
     if principal.is_confined_in(tenant.id):
         raise NotPermitted(
             f"{what} is of the whole tenant, and your membership is confined to some of its projects. An owner or "

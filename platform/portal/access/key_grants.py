@@ -2,6 +2,7 @@
 
 A key grants nothing that it lacks itself, and neither changes nor revokes a key that may do more. A key with the scope
 ``management:write`` counts as an owner, so only operators, owners, admins and such keys create, change or rotate one.
+One with ``management:tenant`` sees the whole tenant, so no developer who is confined to projects does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from portal.access.principal import WRITE, Principal
+from portal.access.principal import TENANT_WIDE, WRITE, Principal
 from portal.errors import NotPermitted
 from tenants import networks
 from tenants.keys import keys
@@ -30,6 +31,11 @@ def require_grantable(
         raise NotPermitted(
             "Only owners and admins of the tenant and operators may create, change or rotate a key with the scope "
             "'management:write'."
+        )
+    if TENANT_WIDE in scopes and principal.is_confined_in(tenant.id):
+        raise NotPermitted(
+            f"Your membership is confined to some projects, and a key with the scope {TENANT_WIDE!r} reads the whole "
+            "tenant: ask an owner or admin of the tenant."
         )
     if principal.scopes is not None and not principal.scopes.issuperset(rights.get("scopes", ())):
         raise NotPermitted("This key cannot grant a scope that it lacks itself.")

@@ -38,6 +38,8 @@ SCOPE_CHOICES: Sequence[Choice] = (
     ("manage", _("call models, read usage and manage keys of its project")),
     ("manage-tenant", _("call models, read usage and manage keys of the whole tenant")),
 )
+#: What somebody who sees some projects only does not grant.
+WHOLE_TENANT = ("read-tenant", "manage-tenant")
 #: Seconds until the old key of a rotation expires.
 OVERLAPS: Sequence[Choice] = (
     ("0", _("at once")),
@@ -54,6 +56,11 @@ LIFETIMES: Sequence[Choice] = (
     ("90", _("in 90 days")),
     ("365", _("in a year")),
 )
+
+
+def scope_choices(*, whole_tenant: bool) -> Sequence[Choice]:
+    """Return the sets of scopes that a form offers: those of the whole tenant to those who see it."""
+    return [each for each in SCOPE_CHOICES if whole_tenant or each[0] not in WHOLE_TENANT]
 
 
 def _name() -> forms.CharField:
@@ -94,8 +101,11 @@ class NewKeyForm(PageForm):
     scopes = choice(_("Scopes"), SCOPE_CHOICES, required=False)
     expires = choice(_("Expires"), LIFETIMES, required=False)
 
-    def __init__(self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project]) -> None:
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project], whole_tenant: bool
+    ) -> None:
         super().__init__(data, initial={"project": "default"})
+        _offer(self.fields["scopes"], scope_choices(whole_tenant=whole_tenant))
         self.projects = {project.slug: project for project in projects}
         self.fields["project"].widget = forms.Select(choices=[(each.slug, each.slug) for each in projects])
 
@@ -134,7 +144,7 @@ class ChangeKeyForm(PageForm):
     )
     fields_of_errors = {"allowed_networks": "networks", "scope": "scopes"}
 
-    def __init__(self, data: Mapping[str, Any] | None = None, *, key: ApiKey) -> None:
+    def __init__(self, data: Mapping[str, Any] | None = None, *, key: ApiKey, whole_tenant: bool) -> None:
         known = next((name for name, scopes in SCOPE_SETS.items() if set(scopes) == set(key.scopes)), KEEP)
         super().__init__(
             data,
@@ -148,12 +158,9 @@ class ChangeKeyForm(PageForm):
         )
         kept = [(KEEP, ", ".join(key.scopes) or "none")] if known == KEEP else []
         until = f"{key.expires_at:%-d %b %Y %H:%M} UTC" if key.expires_at else "never"
-        _scopes, _expires = self.fields["scopes"], self.fields["expires"]
-        assert isinstance(_scopes, forms.ChoiceField)
-        assert isinstance(_expires, forms.ChoiceField)
         # what is kept is accepted even where it is not offered
-        _scopes.choices = [*(kept or [(KEEP, "unchanged")]), *SCOPE_CHOICES]
-        _expires.choices = [(KEEP, f"unchanged: {until}"), *LIFETIMES]
+        _offer(self.fields["scopes"], [*(kept or [(KEEP, "unchanged")]), *scope_choices(whole_tenant=whole_tenant)])
+        _offer(self.fields["expires"], [(KEEP, f"unchanged: {until}"), *LIFETIMES])
 
     def changes(self) -> dict[str, Any]:
         """Return the fields to change, as ``keys.change`` takes them."""
@@ -184,6 +191,11 @@ class RotateKeyForm(PageForm):
     def period(self) -> timedelta:
         """Return how long the old key still works."""
         return timedelta(seconds=int(self.cleaned_data["overlap"]))
+
+
+def _offer(field: forms.Field, choices: Sequence[Choice]) -> None:
+    assert isinstance(field, forms.ChoiceField)
+    field.choices = choices
 
 
 def _expiry(days: str) -> datetime | None:

@@ -31,7 +31,6 @@ from tenants import error_text
 from tenants.errors import NotFound, SetByAbove, TenantError
 from tenants.models import Tenant, User
 
-#: Everything from this origin and nothing inline. uPlot and htmx set styles through the DOM, which this allows.
 #: The cookie in which ``page.js`` reports the reader's time zone.
 ZONE_COOKIE = "hearth_timezone"
 

@@ -25,7 +25,7 @@ from tenants.database import rls
 from tenants.database.rls import TENANT_ROLE, as_tenant
 from tenants.ids import TenantId, new_id
 from tenants.keys import keys, tokens
-from tenants.models import Budget, CacheSetting, Limit, Membership, Project, User
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Project, User
 from tenants.policy import budgets, cache_settings, limits
 from tenants.policy.budgets import BudgetTerms
 from tenants.policy.cache_settings import CacheOverrides
@@ -203,8 +203,30 @@ def test_what_is_of_the_whole_tenant_is_refused_with_a_reason(
     assert answer.status_code == 403
     assert "your membership is confined to some of its projects" in answer.content.decode()
     assert 'href="/portal/tenants/acme/statement/"' not in client.get("/portal/tenants/acme/").content.decode()
-    for path in (f"statements/{month}", f"savings-statements/{month}", "months"):
+    for path in (f"statements/{month}", f"savings-statements/{month}", "months", "plan", "reservations"):
         assert client.get(f"/api/v1/tenants/acme/{path}").status_code == 403, path
+
+
+def test_they_make_change_and_rotate_no_key_that_sees_the_whole_tenant(
+    scene: Scene, signed_in: Callable[[User], Client]
+) -> None:
+    api, page = bearer(tokens.issue(fixtures.OPERATOR, scene.dana, name="t").secret), signed_in(scene.dana)
+    own = scene.world.acme.project
+    wide = keys.issue(fixtures.OPERATOR, own, name="wide", scopes=["management:read", "management:tenant"]).key
+    narrow = keys.issue(fixtures.OPERATOR, own, name="narrow", scopes=["management:read"]).key
+    before, known = ApiKey.objects.count(), "/api/v1/tenants/acme/keys"
+    asked = {"project": own.slug, "name": "k", "scopes": ["management:read", "management:tenant"]}
+    answers = [
+        api.post(known, asked, content_type="application/json"),
+        api.patch(f"{known}/{narrow.id}", {"scopes": asked["scopes"]}, content_type="application/json"),
+        api.post(f"{known}/{wide.id}/rotate", {}, content_type="application/json"),
+    ]
+    assert [each.status_code for each in answers] == [403, 403, 403]
+    assert {each.json()["error"]["message"][:37] for each in answers} == {"Your membership is confined to some p"}
+    assert "read-tenant" not in page.get("/portal/tenants/acme/keys/").content.decode()
+    form = {"name": "k", "project": own.slug, "scopes": "read-tenant", "form_token": "t"}
+    assert page.post("/portal/tenants/acme/keys/create/", form).status_code == 400
+    assert ApiKey.objects.count() == before
 
 
 def test_a_download_reads_within_the_confinement_after_its_request(

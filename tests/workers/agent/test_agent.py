@@ -370,6 +370,8 @@ def test_the_last_words_of_an_engine_fit_into_the_database(tmp_path: Path) -> No
     assert last_line(log_path) == "killed at \ufffdaddress 0"
     log_path.write_bytes(b"failed on prompt='The secret plan'\n")
     assert last_line(log_path) == "failed on prompt=(left out)"
+    log_path.write_text(f"ready\nERROR failed on prompt='{'my secret plan ' * 1000}'\n")
+    assert last_line(log_path) == ""  # what names the prompt lies before what is read
 
 
 def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(

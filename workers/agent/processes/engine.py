@@ -166,7 +166,7 @@ class EngineProcesses:
 
     def refusal(self, row: ReplicaRow) -> str:
         """Return what the engine's parser refused last, if the end of the log has it; an empty text if not."""
-        return refusal_in(_tail(self.log_path(row)))
+        return refusal_in(engine_log.tail(self.log_path(row), LOG_TAIL_BYTES))
 
     def _recorded(self, row: ReplicaRow, record: EngineRecord) -> Engine | None:
         """Return the process that the record names, if it lives and still belongs to the replica."""
@@ -258,7 +258,7 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
 
 def last_line(log_path: Path) -> str:
     """Return the last line of a log that is not blank, without private values, or an empty text."""
-    lines = engine_log.cleaned(_tail(log_path)).split("\n")
+    lines = engine_log.tail(log_path, LOG_TAIL_BYTES).split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
@@ -267,13 +267,3 @@ def _size(log_path: Path) -> int:
         return log_path.stat().st_size
     except OSError:
         return 0
-
-
-def _tail(log_path: Path) -> str:
-    """Return the end of a log, without NUL, which PostgreSQL does not store; an empty text without a log."""
-    try:
-        with log_path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            return file.read().replace(b"\0", b"").decode(errors="replace")
-    except OSError:
-        return ""

@@ -12,12 +12,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import confinement
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.text_body import flag
-from portal.errors import NotPermitted
 from reserved_capacity import listing, registry
 from reserved_capacity.listing import Listed
 from reserved_capacity.models import ReservedHour
@@ -174,9 +174,9 @@ class ReservedHoursView(APIView):
 
 
 def _whole_tenant(principal: Principal, slug: str) -> Tenant:
-    if principal.project is not None:
-        raise NotPermitted("Reservations are the whole tenant's: use a key with the scope 'management:tenant'.")
-    return tenant_for(principal, slug)
+    found = tenant_for(principal, slug)
+    confinement.require_whole(principal, found, "A reservation")
+    return found
 
 
 def _page(request: Request, rows: list[Listed]) -> dict[str, Any]:

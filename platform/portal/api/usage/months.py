@@ -27,7 +27,6 @@ from portal.api.openapi_parameters import (
     reject_unknown_fields,
     wants_csv,
 )
-from portal.errors import NotPermitted
 from portal.formats import csv_export
 from portal.reporting import periods
 from portal.reporting.billing import months_csv
@@ -113,8 +112,6 @@ class TenantMonthsView(APIView):
         principal, page = principal_of(request), pagination.page_request(request)
         found = tenant_for(principal, tenant)
         confinement.require_whole(principal, found, "A month")
-        if principal.project is not None:
-            raise NotPermitted("Months are the whole tenant's: use a key with the scope 'management:tenant'.")
         if wants_csv(request):
             with as_tenant(TenantId(found.id)):
                 every = list(BillingMonth.objects.filter(tenant_id=found.id).order_by("-id"))

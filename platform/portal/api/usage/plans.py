@@ -22,12 +22,12 @@ from billing.plans import registry, wording
 from billing.plans import terms as documents
 from billing.plans.registry import Agreed
 from billing.plans.terms import Terms
+from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.usage.statements import TermsLineSerializer
-from portal.errors import NotPermitted
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
@@ -248,9 +248,8 @@ class TenantPlanView(APIView):
     def get(self, request: Request, tenant: str) -> Response:
         """Return a tenant's terms from which month on, also those to come."""
         principal = principal_of(request)
-        if principal.project is not None:
-            raise NotPermitted("A plan is the whole tenant's: use a key with the scope 'management:tenant'.")
         found = tenant_for(principal, tenant)
+        confinement.require_whole(principal, found, "A plan")
         with as_tenant(TenantId(found.id)):
             agreed = registry.agreements(found)
             return Response(AgreementSerializer({"tenant": found.slug, "agreements": agreed}).data)

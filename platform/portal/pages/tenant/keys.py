@@ -52,7 +52,9 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 def create(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Create a key and redirect to the list, which shows the key's secret once."""
     tenant = _manageable_tenant(principal, slug)
-    form = NewKeyForm(request.POST, projects=_open_projects(principal, tenant))
+    form = NewKeyForm(
+        request.POST, projects=_open_projects(principal, tenant), whole_tenant=principal.sees_whole(tenant.id)
+    )
     if form.is_valid():
         if not form_tokens.use(posted(request, "form_token")):
             messages.info(
@@ -79,9 +81,10 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     """Show the form that changes a key, and change it. An invalid form is shown again as it was filled in."""
     tenant = _manageable_tenant(principal, slug)
     dialog = _KeyDialog(tenant=tenant, action="change", key=project_scope.key_of(principal, tenant, key))
+    whole = principal.sees_whole(tenant.id)
     if request.method == "GET":
-        return dialog.show(request, principal, ChangeKeyForm(key=dialog.key))
-    form = ChangeKeyForm(request.POST, key=dialog.key)
+        return dialog.show(request, principal, ChangeKeyForm(key=dialog.key, whole_tenant=whole))
+    form = ChangeKeyForm(request.POST, key=dialog.key, whole_tenant=whole)
     if form.is_valid():
         try:
             changes = form.changes()
@@ -207,7 +210,8 @@ def _show_keys(
         "new": new,
         "secret": secret,
         "form_token": form_tokens.new(),
-        "form": form or NewKeyForm(projects=_open_projects(principal, tenant)),
+        "form": form
+        or NewKeyForm(projects=_open_projects(principal, tenant), whole_tenant=principal.sees_whole(tenant.id)),
         "may_manage": principal.may_manage(tenant.id),
     }
     status = 400 if form is not None else 200

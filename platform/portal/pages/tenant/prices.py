@@ -47,13 +47,14 @@ class TermsDisplay:
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show the prices of each model, now and scheduled, the terms of the tenant's plan, and what it has reserved."""
+    """Show the prices of each model, now and scheduled; the plan and reservations to those who see the whole tenant."""
     tenant = tenant_for(principal, slug)
     now = timezone.now()
     with as_tenant(TenantId(tenant.id)):
         priority = policy_of(tenant).priority
-        rows, terms = _prices(tenant, now, priority), _terms(tenant, now)
-        reserved = listing.read([tenant.id], with_ended=False)
+        rows = _prices(tenant, now, priority)
+        whole = principal.sees_whole(tenant.id)
+        terms, reserved = (_terms(tenant, now), listing.read([tenant.id], with_ended=False)) if whole else ([], [])
     context = {"rows": rows, "terms": terms, "priority": priority, "reservations": reserved}
     return show(request, principal, "portal/tenant_prices.html", context, active="tenant-prices", tenant=tenant)
 
