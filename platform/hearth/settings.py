@@ -42,6 +42,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "tenants",
     "tenants.identity",
+    "tenants.idempotency",
     "catalogue",
     "notifications",
     "reserved_capacity",

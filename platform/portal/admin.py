@@ -21,6 +21,7 @@ from tenants.models import User
 OWN_APPS = (
     "tenants",
     "identity",
+    "idempotency",
     "catalogue",
     "billing",
     "workers",

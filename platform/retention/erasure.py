@@ -3,9 +3,10 @@
 Erased are its name and slug, the names of its projects and keys, cost centres, the addresses its keys were bound to,
 its members and the accounts of people who belong to no other tenant, their names and all text in its audit log, the ids
 and error texts that clients sent with requests, prompts and answers in content logs, deferred requests, webhooks,
-events and e-mails about them, the stored ends of logs of the engines that ran its requests, the name, address, tax id
-and e-mails of its billing account, and everything it has in Redis. Names of models and plans stay: they are on
-statements. So do the currency, country, tax rate and terms of payment of its account.
+events and e-mails about them, responses stored for repetitions of changes, the stored ends of logs of the engines that
+ran its requests, the name, address, tax id and e-mails of its billing account, and everything it has in Redis. Names of
+models and plans stay: they are on statements. So do the currency, country, tax rate and terms of payment of its
+account.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tenants import audit, policy_epoch, redis_address
 from tenants.audit import SYSTEM, Actor
 from tenants.content import content_log
 from tenants.errors import NotAllowed
+from tenants.idempotency import stored_responses
 from tenants.ids import PLATFORM_SLUG, TenantId
 from tenants.isolation import keyspace
 from tenants.models import ApiKey, Invitation, Membership, Project, Tenant, User
@@ -107,6 +109,7 @@ def _begin(tenant: Tenant) -> None:
 
 def _run(tenant: Tenant) -> Erased:
     content_log.erase_tenant(tenant)
+    stored_responses.erase(tenant)
     counts = _erase_rows(tenant)
     _in_batches("hearth_erase_audit", tenant.id)
     _in_batches("hearth_erase_usage_text", tenant.id)

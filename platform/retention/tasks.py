@@ -10,13 +10,14 @@ from django.db import OperationalError
 from billing.ledger import partitions
 from retention import erasure, metrics, retire
 from tenants.content import entries
+from tenants.idempotency import stored_responses
 
 log = logging.getLogger(__name__)
 
 
 @shared_task(name="retention.tasks.maintain")
 def maintain() -> None:
-    """Create the partitions of the coming months, retire what is due, clear content logs, and finish erasures."""
+    """Make the partitions of coming months, retire what is due, clear content logs and old keys, finish erasures."""
     try:
         for name in partitions.ensure():
             log.info("created the partition %s", name)
@@ -29,4 +30,9 @@ def maintain() -> None:
     except OperationalError:
         metrics.FAILURES.labels("content").inc()
         log.exception("content logs were not cleared of what is too old, and the next attempt is in an hour")
+    try:
+        metrics.RETIRED_ROWS.labels("idempotency").inc(stored_responses.delete_old())
+    except OperationalError:
+        metrics.FAILURES.labels("idempotency").inc()
+        log.exception("responses stored for repetitions were not deleted, and the next attempt is in an hour")
     erasure.repeat()

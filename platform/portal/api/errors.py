@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404
 from django.urls import reverse
 from rest_framework import exceptions, status
@@ -24,6 +24,7 @@ from portal.fleet.document.reading import BadDocument
 from reserved_capacity.errors import ReservationRefused
 from tenants import error_text as tenant_error_text
 from tenants import errors as tenants
+from tenants.idempotency.errors import IdempotencyError, NotStored, OtherRights, Reused, TooManyKeys
 from workers import errors as workers
 from workers.engines.options import own_arguments
 from workers.fleet import error_text
@@ -65,9 +66,12 @@ def _encodable(text: str) -> str:
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """Turn an exception of a view into a response; None lets Django report a bug."""
     set_rollback()
-    known = _from_domain(error)
+    known = _from_idempotency(error) if isinstance(error, IdempotencyError) else _from_domain(error)
     if known is not None:
         return known
+    if isinstance(error, RequestDataTooBig):
+        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return envelope(f"The body is larger than {most} bytes.", 413, "body_too_large")
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):
@@ -227,6 +231,37 @@ def _from_stripe(error: billing.BillingError) -> Response | None:
             return envelope(error.reason, 400, "invalid_webhook")
         case _:
             return None
+
+
+def _from_idempotency(error: IdempotencyError) -> Response:
+    match error:
+        case Reused():
+            message = "This Idempotency-Key was used with a different request. Use a new key for each request."
+            return envelope(message, 422, "idempotency_key_reused")
+        case OtherRights():
+            message = (
+                "This Idempotency-Key was used when you had other rights, so its response is not shown again. Read "
+                "whether the change was made, and use a new key to make another."
+            )
+            return envelope(message, 403, "permission_denied")
+        case NotStored():
+            message = (
+                "The change of this Idempotency-Key was made, and its response was not stored. Read what it changed, "
+                "and use a new key to make another change."
+            )
+            return envelope(message, 409, "idempotency_answer_not_kept")
+        case TooManyKeys(most, seconds):
+            message = (
+                f"{most} Idempotency-Keys were used within 24 hours. Nothing ran. Send the request without the key, or "
+                "retry later."
+            )
+            response = envelope(message, 429, "idempotency_quota_exceeded")
+            response["Retry-After"] = str(max(1, math.ceil(seconds)))
+        case _:
+            message = "A request with this Idempotency-Key is still running. Retry after 1 second."
+            response = envelope(message, 409, "idempotency_in_progress")
+            response["Retry-After"] = "1"
+    return response
 
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:

@@ -9,9 +9,9 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from portal.reporting import periods
 from reconciliation import ledger
@@ -52,7 +52,7 @@ class VerificationSerializer(serializers.Serializer[Verification]):
     balances = LedgerBalanceSerializer(many=True, read_only=True)
 
 
-class LedgerVerificationView(APIView):
+class LedgerVerificationView(ApiView):
     """The ledger, verified now."""
 
     permission_classes = (OperatorOnly,)

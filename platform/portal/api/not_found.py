@@ -7,11 +7,12 @@ from rest_framework.exceptions import NotFound
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
+
+from portal.api.idempotency.view import ApiView
 
 
 @extend_schema(exclude=True)
-class NothingHere(APIView):
+class NothingHere(ApiView):
     """Respond 404 to every method."""
 
     authentication_classes = ()

@@ -18,6 +18,7 @@ _DESCRIPTIONS = {
     403: "The caller may not do this.",
     404: "It does not exist, or the caller may not see it.",
     409: "It conflicts with the current state.",
+    422: "The `Idempotency-Key` was used with a different request.",
     429: "Too many attempts; see `Retry-After`.",
     503: "A server is unavailable; `message` says what was done.",
 }

@@ -13,12 +13,12 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
 from portal.access.identity import mfa
 from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -63,9 +63,10 @@ class IssuedTokenSerializer(TokenSerializer):
     secret = serializers.CharField(read_only=True, help_text="Send it as `Authorization: Bearer`. Shown once.")
 
 
-class TokensView(APIView):
+class TokensView(ApiView):
     """Create a token."""
 
+    without_key = "nobody is known yet to whom a key could belong"
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
@@ -110,7 +111,7 @@ class TokensView(APIView):
         return Response(document, status=status.HTTP_201_CREATED)
 
 
-class TokenView(APIView):
+class TokenView(ApiView):
     """One token of the calling operator."""
 
     permission_classes = (OperatorOnly,)

@@ -8,10 +8,10 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -96,7 +96,7 @@ class ReportSerializer(serializers.Serializer[Report]):
     books = BookSerializer(many=True, read_only=True)
 
 
-class ReconciliationView(APIView):
+class ReconciliationView(ApiView):
     """The last comparison."""
 
     permission_classes = (OperatorOnly,)
@@ -107,7 +107,7 @@ class ReconciliationView(APIView):
         return Response(ReportSerializer(report.read()).data)
 
 
-class BootsView(APIView):
+class BootsView(ApiView):
     """Engine processes."""
 
     permission_classes = (OperatorOnly,)

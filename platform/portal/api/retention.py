@@ -9,9 +9,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from retention import policy, preview
 from retention.models import RetentionPolicy
@@ -71,7 +71,7 @@ class RetentionSerializer(serializers.Serializer[Any]):
     due = DueSerializer(many=True, read_only=True)
 
 
-class RetentionView(APIView):
+class RetentionView(ApiView):
     """The platform's policy of retention."""
 
     permission_classes = (OperatorOnly,)

@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from workers.weights import secrets
 from workers.weights.secrets import LONGEST_VALUE, ListedSecret
@@ -40,7 +40,7 @@ class SecretValueSerializer(serializers.Serializer[Any]):
     )
 
 
-class SecretsView(APIView):
+class SecretsView(ApiView):
     """The secrets of models."""
 
     permission_classes = (OperatorOnly,)
@@ -51,7 +51,7 @@ class SecretsView(APIView):
         return Response(SecretListSerializer({"secrets": secrets.listed()}).data)
 
 
-class SecretView(APIView):
+class SecretView(ApiView):
     """One secret."""
 
     permission_classes = (OperatorOnly,)

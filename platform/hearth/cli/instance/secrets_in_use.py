@@ -19,6 +19,7 @@ PEPPERS = """
     UNION SELECT pepper_version FROM billing_stripewebhooksecret
     UNION SELECT pepper_version FROM identity_signinprovider
     UNION SELECT pepper_version FROM identity_providersession
+    UNION SELECT pepper_version FROM idempotency_storedresponse WHERE pepper_version IS NOT NULL
     UNION SELECT split_part(coalesce(data->>'secret', data->>'seed'), ':', 1)::int FROM mfa_authenticator
         WHERE type <> 'webauthn'
 """

@@ -9,7 +9,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.accounts import account
 from billing.accounts.account import Account
@@ -24,6 +23,7 @@ from billing.models.accounts import (
 )
 from portal.access.principal import Principal, tenant_for
 from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.errors import NotPermitted
 from tenants.database.rls import as_tenant
@@ -93,7 +93,7 @@ class AccountSerializer(DetailsSerializer):
     )
 
 
-class AccountView(APIView):
+class AccountView(ApiView):
     """One tenant's account."""
 
     permission_classes = (OperatorChanges,)

@@ -10,7 +10,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serial
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.chargeback import costs, focus, gl_codes, journal
 from billing.chargeback.costs import DeploymentCost, Margin
@@ -19,6 +18,7 @@ from billing.models import GlCode
 from billing.models.chargeback import LONGEST_CODE
 from portal.access.principal import tenant_for
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, reject_unknown_fields, wants_csv
 from portal.formats import csv_export, query_params
 from portal.reporting import periods
@@ -113,7 +113,7 @@ _FOCUS = inline_serializer(
 _CODES = inline_serializer("GlCodeList", {"data": GlCodeSerializer(many=True)})
 
 
-class JournalView(APIView):
+class JournalView(ApiView):
     """The journal of a month."""
 
     permission_classes = (OperatorOnly,)
@@ -146,7 +146,7 @@ class JournalView(APIView):
         )
 
 
-class FocusView(APIView):
+class FocusView(ApiView):
     """The FOCUS export of a month."""
 
     permission_classes = (OperatorOnly,)
@@ -166,7 +166,7 @@ class FocusView(APIView):
         return Response({"version": focus.VERSION, "data": [focus.document(row) for row in found]})
 
 
-class CostsView(APIView):
+class CostsView(ApiView):
     """What engines cost."""
 
     permission_classes = (OperatorOnly,)
@@ -190,7 +190,7 @@ class CostsView(APIView):
         return Response({"month": f"{first:%Y-%m}", "data": data})
 
 
-class MarginView(APIView):
+class MarginView(ApiView):
     """Margins."""
 
     permission_classes = (OperatorOnly,)
@@ -210,7 +210,7 @@ class MarginView(APIView):
         return Response({"month": f"{first:%Y-%m}", "data": [MarginSerializer(each).data for each in found.margins]})
 
 
-class GlCodesView(APIView):
+class GlCodesView(ApiView):
     """Codes of the general ledger."""
 
     permission_classes = (OperatorOnly,)

@@ -11,7 +11,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.accounts import account, balance, credits
 from billing.accounts.balance import Balance, Part
@@ -23,6 +22,7 @@ from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENC
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -155,7 +155,7 @@ class NewCreditSerializer(serializers.Serializer[Any]):
     )
 
 
-class CreditView(APIView):
+class CreditView(ApiView):
     """One tenant's credit."""
 
     @extend_schema(operation_id="get_credit", responses={200: CreditSerializer, **error_responses(403, 404)})
@@ -172,7 +172,7 @@ class CreditView(APIView):
         return Response(CreditSerializer(shown).data)
 
 
-class CreditEntriesView(APIView):
+class CreditEntriesView(ApiView):
     """The history of a tenant's credit."""
 
     @extend_schema(
@@ -195,9 +195,10 @@ class CreditEntriesView(APIView):
         return Response(pagination.page_document(entries, CreditEntrySerializer, page.limit))
 
 
-class CreditChangesView(APIView):
+class CreditChangesView(ApiView):
     """Changes of one tenant's credit."""
 
+    without_key = "its own key names the change for good"
     permission_classes = (OperatorChanges,)
 
     @extend_schema(
@@ -230,7 +231,7 @@ class CreditChangesView(APIView):
         return Response(CreditRequestSerializer(asked).data, status=code)
 
 
-class CreditRequestsView(APIView):
+class CreditRequestsView(ApiView):
     """What waits for a second person."""
 
     permission_classes = (OperatorOnly,)
@@ -250,7 +251,7 @@ class CreditRequestsView(APIView):
         return Response(pagination.page_document(found, CreditRequestSerializer, page.limit))
 
 
-class ApproveCreditView(APIView):
+class ApproveCreditView(ApiView):
     """Approving a change."""
 
     permission_classes = (OperatorOnly,)
@@ -265,7 +266,7 @@ class ApproveCreditView(APIView):
         return _decided(request, tenant, credit_request, credits.approve)
 
 
-class RejectCreditView(APIView):
+class RejectCreditView(ApiView):
     """Rejecting a change."""
 
     permission_classes = (OperatorOnly,)

@@ -11,7 +11,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.dunning import cases, holding, holds, policy, run
 from billing.dunning.cases import Case
@@ -23,6 +22,7 @@ from billing.models.dunning import LONGEST_DAYS, LONGEST_REASON
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.formats import query_params
 from tenants.database.rls import as_tenant
@@ -119,7 +119,7 @@ class DunningRunSerializer(serializers.Serializer[Ran]):
 _LIST = page_schema(DunningCaseSerializer, "DunningList")
 
 
-class DunningView(APIView):
+class DunningView(ApiView):
     """Invoices in dunning."""
 
     permission_classes = (OperatorOnly,)
@@ -136,7 +136,7 @@ class DunningView(APIView):
         return Response(pagination.page_document(found, DunningCaseSerializer, page.limit))
 
 
-class TenantDunningView(APIView):
+class TenantDunningView(ApiView):
     """A tenant's invoices in dunning."""
 
     @extend_schema(
@@ -153,9 +153,10 @@ class TenantDunningView(APIView):
         return Response(pagination.page_document(rows, DunningCaseSerializer, page.limit))
 
 
-class RunDunningView(APIView):
+class RunDunningView(ApiView):
     """A run."""
 
+    without_key = "it takes what is due, each step once"
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
@@ -166,7 +167,7 @@ class RunDunningView(APIView):
         return Response(DunningRunSerializer(run.run(timezone.now())).data)
 
 
-class DunningPolicyView(APIView):
+class DunningPolicyView(ApiView):
     """The policy of an issuer, or of a tenant."""
 
     permission_classes = (OperatorOnly,)
@@ -211,7 +212,7 @@ class DunningPolicyView(APIView):
         return Response(status=204)
 
 
-class DunningHoldsView(APIView):
+class DunningHoldsView(ApiView):
     """Holds."""
 
     permission_classes = (OperatorOnly,)
@@ -248,7 +249,7 @@ class DunningHoldsView(APIView):
         return Response(DunningHoldSerializer(row).data, status=201)
 
 
-class EndDunningHoldView(APIView):
+class EndDunningHoldView(ApiView):
     """The end of a hold."""
 
     permission_classes = (OperatorOnly,)

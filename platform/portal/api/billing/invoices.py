@@ -14,7 +14,6 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.invoices import drafting, finalizing, issuers, mirroring, registry, states, steps
 from billing.invoices.content import as_document
@@ -32,6 +31,7 @@ from portal.api.billing.invoice_serializers import (
     PaySerializer,
     VoidSerializer,
 )
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -52,7 +52,7 @@ MOST_ROWS = 100_000
 _KINDS = tuple(InvoiceDocument.Kind.values)
 
 
-class InvoicesView(APIView):
+class InvoicesView(ApiView):
     """All invoices."""
 
     permission_classes = (OperatorChanges,)
@@ -116,7 +116,7 @@ class InvoicesView(APIView):
         return _detail(invoice, principal, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
 
 
-class InvoiceView(APIView):
+class InvoiceView(ApiView):
     """One invoice."""
 
     @extend_schema(operation_id="get_invoice", responses={200: InvoiceDetailSerializer, **error_responses(403, 404)})
@@ -128,7 +128,7 @@ class InvoiceView(APIView):
             return _detail(found, principal)
 
 
-class InvoiceDocumentView(APIView):
+class InvoiceDocumentView(ApiView):
     """A document of an invoice."""
 
     @extend_schema(
@@ -158,7 +158,7 @@ class InvoiceDocumentView(APIView):
             return invoice_download.response(document)
 
 
-class SendInvoiceView(APIView):
+class SendInvoiceView(ApiView):
     """Noting that an invoice was sent."""
 
     permission_classes = (OperatorOnly,)
@@ -172,9 +172,10 @@ class SendInvoiceView(APIView):
         return _short(steps.send(principal.actor, bills.invoice_for(principal, invoice)))
 
 
-class PayInvoiceView(APIView):
+class PayInvoiceView(ApiView):
     """Recording a payment."""
 
+    without_key = "the payment's reference names it for good"
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
@@ -197,7 +198,7 @@ class PayInvoiceView(APIView):
         return _detail(found, principal, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
 
 
-class VoidInvoiceView(APIView):
+class VoidInvoiceView(ApiView):
     """Voiding an invoice."""
 
     permission_classes = (OperatorOnly,)
@@ -215,7 +216,7 @@ class VoidInvoiceView(APIView):
         return _short(registry.find(str(found.id)))
 
 
-class DraftInvoiceView(APIView):
+class DraftInvoiceView(ApiView):
     """What an invoice would say."""
 
     permission_classes = (OperatorOnly,)

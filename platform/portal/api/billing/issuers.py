@@ -5,17 +5,17 @@ from __future__ import annotations
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.invoices import issuers
 from billing.models import Issuer
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.billing.invoice_serializers import IssuerSerializer
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 
 
-class IssuersView(APIView):
+class IssuersView(ApiView):
     """All issuers."""
 
     permission_classes = (OperatorOnly,)
@@ -32,7 +32,7 @@ class IssuersView(APIView):
         return Response(pagination.page_document(rows, IssuerSerializer, page.limit))
 
 
-class IssuerView(APIView):
+class IssuerView(ApiView):
     """One issuer."""
 
     permission_classes = (OperatorOnly,)

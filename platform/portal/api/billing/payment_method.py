@@ -9,13 +9,13 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.accounts import account
 from billing.stripe import customers
 from portal.access.principal import Principal, tenant_for
 from portal.api.authentication import principal_of
 from portal.api.billing.account import require_may_read
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from portal.errors import NotPermitted
 from tenants.database.rls import as_tenant
@@ -41,8 +41,10 @@ class SavingSerializer(serializers.Serializer[Any]):
     url = serializers.URLField(read_only=True, help_text="Stripe's page, for a person. It ends after a day.")
 
 
-class PaymentMethodView(APIView):
+class PaymentMethodView(ApiView):
     """What Stripe charges."""
+
+    without_key = "it changes nothing before the person has been on Stripe's page"
 
     @extend_schema(
         operation_id="get_payment_method", responses={200: PaymentMethodSerializer, **error_responses(403, 404)}

@@ -11,7 +11,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.models import BankLine
 from billing.models.payments import LONGEST_REASON
@@ -20,6 +19,7 @@ from billing.payments.importing import Imported, Report
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.text_body import BytesParser, flag
 
@@ -108,7 +108,7 @@ class MatchedSerializer(serializers.Serializer[Any]):
     lines = serializers.IntegerField(help_text="How many lines paid something.")
 
 
-class PaymentsView(APIView):
+class PaymentsView(ApiView):
     """Lines of bank statements."""
 
     permission_classes = (OperatorOnly,)
@@ -127,7 +127,7 @@ class PaymentsView(APIView):
         return Response(pagination.page_document(pagination.read_page(lines, page), BankLineSerializer, page.limit))
 
 
-class ImportView(APIView):
+class ImportView(ApiView):
     """A bank statement."""
 
     permission_classes = (OperatorOnly,)
@@ -147,7 +147,7 @@ class ImportView(APIView):
         return Response(StatementImportSerializer(report).data)
 
 
-class AssignView(APIView):
+class AssignView(ApiView):
     """What a line pays."""
 
     permission_classes = (OperatorOnly,)
@@ -167,7 +167,7 @@ class AssignView(APIView):
         return Response(BankLineSerializer(found).data)
 
 
-class UndoView(APIView):
+class UndoView(ApiView):
     """What a line no longer pays."""
 
     permission_classes = (OperatorOnly,)
@@ -187,7 +187,7 @@ class UndoView(APIView):
         return Response(BankLineSerializer(found).data)
 
 
-class KeepView(APIView):
+class KeepView(ApiView):
     """A rest that becomes credit."""
 
     permission_classes = (OperatorOnly,)
@@ -207,7 +207,7 @@ class KeepView(APIView):
         return Response(BankLineSerializer(assignment.find(line)).data)
 
 
-class MatchView(APIView):
+class MatchView(ApiView):
     """A new try."""
 
     permission_classes = (OperatorOnly,)
@@ -220,7 +220,7 @@ class MatchView(APIView):
         return Response({"lines": retrying.run(principal_of(request).actor)})
 
 
-class DismissView(APIView):
+class DismissView(ApiView):
     """A line that pays nothing."""
 
     permission_classes = (OperatorOnly,)

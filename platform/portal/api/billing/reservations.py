@@ -10,12 +10,12 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import confinement
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.text_body import flag
 from reserved_capacity import listing, registry
@@ -88,7 +88,7 @@ class HourSerializer(serializers.Serializer[ReservedHour]):
     )
 
 
-class ReservationsView(APIView):
+class ReservationsView(ApiView):
     """The reservations of all tenants."""
 
     permission_classes = (OperatorOnly,)
@@ -117,7 +117,7 @@ class ReservationsView(APIView):
         return Response(ReservationSerializer(listing.one(made)).data, status=status.HTTP_201_CREATED)
 
 
-class EndReservationView(APIView):
+class EndReservationView(ApiView):
     """The end of a reservation."""
 
     permission_classes = (OperatorOnly,)
@@ -134,7 +134,7 @@ class EndReservationView(APIView):
         return Response(ReservationSerializer(listing.one(ended)).data)
 
 
-class TenantReservationsView(APIView):
+class TenantReservationsView(ApiView):
     """The reservations of one tenant."""
 
     @extend_schema(
@@ -149,7 +149,7 @@ class TenantReservationsView(APIView):
             return Response(_page(request, listing.read([found.id])))
 
 
-class ReservedHoursView(APIView):
+class ReservedHoursView(ApiView):
     """The hours of a reservation."""
 
     @extend_schema(

@@ -15,7 +15,6 @@ from rest_framework.exceptions import ParseError
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing import tasks
 from billing.models import StripeConnection, StripeFinding, StripeInvoice
@@ -25,6 +24,7 @@ from billing.stripe.connections import Wanted
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.text_body import BytesParser
 from portal.reporting import periods
@@ -126,7 +126,7 @@ class StripeReceivedSerializer(serializers.Serializer[Any]):
     new = serializers.BooleanField(help_text="Whether it was not stored before.")
 
 
-class ConnectionView(APIView):
+class ConnectionView(ApiView):
     """An issuer's account at Stripe."""
 
     permission_classes = (OperatorOnly,)
@@ -152,7 +152,7 @@ class ConnectionView(APIView):
         return Response(StripeConnectionSerializer(found).data)
 
 
-class StripeInvoicesView(APIView):
+class StripeInvoicesView(ApiView):
     """Invoices of Stripe."""
 
     permission_classes = (OperatorOnly,)
@@ -187,9 +187,10 @@ class StripeInvoicesView(APIView):
         return Response(StripeInvoiceSerializer(push).data, status.HTTP_202_ACCEPTED if new else status.HTTP_200_OK)
 
 
-class VoidStripeInvoiceView(APIView):
+class VoidStripeInvoiceView(ApiView):
     """An invoice of Stripe that ends."""
 
+    without_key = "it goes on with what Stripe has, and ends nothing twice"
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
@@ -206,7 +207,7 @@ class VoidStripeInvoiceView(APIView):
         return Response(StripeInvoiceSerializer(pushing.void(principal_of(request).actor, found, body["reason"])).data)
 
 
-class FindingsView(APIView):
+class FindingsView(ApiView):
     """What differs."""
 
     permission_classes = (OperatorOnly,)
@@ -219,9 +220,10 @@ class FindingsView(APIView):
         return Response(StripeFindingsSerializer({"findings": comparison.findings()}).data)
 
 
-class WebhookView(APIView):
+class WebhookView(ApiView):
     """The door of Stripe's webhooks. Who cannot sign learns nothing here."""
 
+    without_key = "Stripe's number of the event does"
     authentication_classes = ()
     permission_classes = (AllowAny,)
     parser_classes = (BytesParser,)

@@ -8,10 +8,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from catalogue.models import Model
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from workers.fleet.status import adapters
 from workers.fleet.status.adapters import AdapterOnReplica, AdapterStatus
@@ -84,7 +84,7 @@ class LoadedAdapterSerializer(AdapterSerializer):
     notes = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="What to know about it.")
 
 
-class AdaptersView(APIView):
+class AdaptersView(ApiView):
     """The LoRA adapters."""
 
     permission_classes = (OperatorOnly,)

@@ -7,9 +7,9 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from portal.formats.query_params import text
 from workers.fleet.pools import dollars
@@ -44,7 +44,7 @@ class PlaceholderCostSerializer(serializers.Serializer[PlaceholderCost]):
 _DAYS = inline_serializer("PlaceholderCosts", {"data": PlaceholderCostSerializer(many=True)})
 
 
-class PlaceholderCostsView(APIView):
+class PlaceholderCostsView(ApiView):
     """What placeholders cost."""
 
     permission_classes = (OperatorOnly,)

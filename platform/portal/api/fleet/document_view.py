@@ -10,10 +10,10 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import operator_rights
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from portal.api.text_body import flag
 from portal.fleet.document import apply, present, schema
@@ -52,7 +52,7 @@ class OutcomeSerializer(serializers.Serializer[Outcome]):
     notes = serializers.ListField(child=serializers.CharField(), read_only=True)
 
 
-def put(view: APIView, request: Request) -> Response:
+def put(view: ApiView, request: Request) -> Response:
     """Make the fleet what the document says, all of it or nothing; the same document twice changes nothing."""
     flags = {name: flag(request, name) for name in _FLAGS}
     outcome = apply.apply_text(
@@ -72,7 +72,7 @@ describe = extend_schema(
 )
 
 
-class DocumentView(APIView):
+class DocumentView(ApiView):
     """The fleet as a document."""
 
     permission_classes = (OperatorOnly,)
@@ -83,7 +83,7 @@ class DocumentView(APIView):
         return HttpResponse(present.text(present.read()), content_type=f"{YAML}; charset=utf-8")
 
 
-class SchemaView(APIView):
+class SchemaView(ApiView):
     """What a document may say."""
 
     permission_classes = (OperatorOnly,)

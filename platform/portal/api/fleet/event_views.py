@@ -11,10 +11,10 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, error_responses, page_schema
 from portal.fleet import fleet_events
 from portal.formats import query_params
@@ -58,7 +58,7 @@ class EngineLogSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(read_only=True, trim_whitespace=False)
 
 
-class FleetEventsView(APIView):
+class FleetEventsView(ApiView):
     """What happened in the fleet."""
 
     permission_classes = (OperatorOnly,)
@@ -90,7 +90,7 @@ class FleetEventsView(APIView):
         return Response(pagination.page_document(found, FleetEventSerializer, page.limit))
 
 
-class EngineLogView(APIView):
+class EngineLogView(ApiView):
     """The log of a replica's engines."""
 
     permission_classes = (OperatorOnly,)

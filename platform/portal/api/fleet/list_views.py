@@ -10,7 +10,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api import pagination
 from portal.api.authentication import MayFindTargets, OperatorOnly
@@ -22,6 +21,7 @@ from portal.api.fleet.serializers import (
     SlotSerializer,
     StartTimeSerializer,
 )
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
 from workers.fleet import scrape_targets
@@ -33,7 +33,7 @@ _NODE = OpenApiParameter("node", str, description="Name of a node. Filters by it
 _DEPLOYMENT = OpenApiParameter("deployment", str, description="Name of a deployment. Filters by it.")
 
 
-class SlotsView(APIView):
+class SlotsView(ApiView):
     """Places for engine ranks."""
 
     permission_classes = (OperatorOnly,)
@@ -57,7 +57,7 @@ class SlotsView(APIView):
         return Response(pagination.page_document(pagination.read_page(rows, page), SlotSerializer, page.limit))
 
 
-class PlaceholdersView(APIView):
+class PlaceholdersView(ApiView):
     """Warm capacity, now and earlier."""
 
     permission_classes = (OperatorOnly,)
@@ -83,7 +83,7 @@ class PlaceholdersView(APIView):
         return Response(pagination.page_document(found, PlaceholderSerializer, page.limit))
 
 
-class DecisionsView(APIView):
+class DecisionsView(ApiView):
     """Scale decisions."""
 
     permission_classes = (OperatorOnly,)
@@ -107,7 +107,7 @@ class DecisionsView(APIView):
         return Response(pagination.page_document(found, DecisionSerializer, page.limit))
 
 
-class RolloutsView(APIView):
+class RolloutsView(ApiView):
     """Rollouts."""
 
     permission_classes = (OperatorOnly,)
@@ -125,7 +125,7 @@ class RolloutsView(APIView):
         return Response(pagination.page_document(rollout_status.statuses(rows), RolloutSerializer, page.limit))
 
 
-class StartTimesView(APIView):
+class StartTimesView(ApiView):
     """How long starts took."""
 
     permission_classes = (OperatorOnly,)
@@ -149,7 +149,7 @@ class StartTimesView(APIView):
         return Response(pagination.page_document(pagination.read_page(rows, page), StartTimeSerializer, page.limit))
 
 
-class ScrapeTargetsView(APIView):
+class ScrapeTargetsView(ApiView):
     """Targets for Prometheus."""
 
     permission_classes = (MayFindTargets,)

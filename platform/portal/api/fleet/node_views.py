@@ -19,6 +19,7 @@ from rest_framework.views import APIView
 from portal.access.addresses import client_address
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import networks
 from workers.fleet.joining import join_messages, node_joining, node_tokens
@@ -128,7 +129,7 @@ class JoinsOfAll(_JoinLimit):
         return "all"
 
 
-class NodeTokensView(APIView):
+class NodeTokensView(ApiView):
     """Tokens for machines that join."""
 
     permission_classes = (OperatorOnly,)
@@ -167,7 +168,7 @@ class NodeTokensView(APIView):
         return Response(document, status=status.HTTP_201_CREATED)
 
 
-class RevokeNodeTokenView(APIView):
+class RevokeNodeTokenView(ApiView):
     """One token."""
 
     permission_classes = (OperatorOnly,)
@@ -182,9 +183,10 @@ class RevokeNodeTokenView(APIView):
         return Response(NodeTokenSerializer(node_tokens.revoke(principal_of(request).actor, token)).data)
 
 
-class JoinView(APIView):
+class JoinView(ApiView):
     """The door for machines with a token. Who does not know a token's secret learns nothing here."""
 
+    without_key = "nobody is known yet to whom a key could belong"
     authentication_classes = ()
     permission_classes = (AllowAny,)
     throttle_classes = (JoinsOfClient, JoinsOfAll)
@@ -210,7 +212,7 @@ class JoinView(APIView):
         return Response(msgspec.structs.asdict(reply))
 
 
-class RemoveNodeView(APIView):
+class RemoveNodeView(ApiView):
     """A node that does not come back."""
 
     permission_classes = (OperatorOnly,)

@@ -10,12 +10,12 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.errors import TooManyRequests
 from billing.reports import routing_quality
 from billing.reports.routing_quality import RoutingGroup
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PERIOD_PARAMETERS, error_responses
 from portal.reporting import periods
 from portal.reporting.requests import routing_decisions
@@ -59,7 +59,7 @@ class RoutingQualitySerializer(serializers.Serializer[Any]):
     stickiness = StickinessSerializer(read_only=True, allow_null=True, help_text="null: Redis is unavailable.")
 
 
-class RoutingQualityView(APIView):
+class RoutingQualityView(ApiView):
     """How good routing is."""
 
     permission_classes = (OperatorOnly,)

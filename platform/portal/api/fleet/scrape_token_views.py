@@ -8,10 +8,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants.keys import scrape_tokens
 from tenants.models import ScrapeToken
@@ -47,7 +47,7 @@ class IssuedScrapeTokenSerializer(ScrapeTokenSerializer):
     secret = serializers.CharField(read_only=True, help_text="Send it as `Authorization: Bearer`. Shown once.")
 
 
-class ScrapeTokensView(APIView):
+class ScrapeTokensView(ApiView):
     """Tokens for Prometheus."""
 
     permission_classes = (OperatorOnly,)
@@ -78,7 +78,7 @@ class ScrapeTokensView(APIView):
         return Response(document, status=status.HTTP_201_CREATED)
 
 
-class RevokeScrapeTokenView(APIView):
+class RevokeScrapeTokenView(ApiView):
     """One token."""
 
     permission_classes = (OperatorOnly,)

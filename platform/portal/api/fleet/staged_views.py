@@ -6,9 +6,9 @@ from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from workers.fleet.status import staged
 from workers.fleet.status.staged import StagedStatus
@@ -28,7 +28,7 @@ class StagedSerializer(serializers.Serializer[StagedStatus]):
     note = serializers.CharField(read_only=True, help_text="Why it is not staged; empty if it is.")
 
 
-class StagedView(APIView):
+class StagedView(ApiView):
     """Models' files in the page cache."""
 
     permission_classes = (OperatorOnly,)

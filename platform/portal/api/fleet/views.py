@@ -13,7 +13,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.fleet import document_view
@@ -31,6 +30,7 @@ from portal.api.fleet.serializers import (
     WarmSerializer,
 )
 from portal.api.fleet.target_serializers import TargetSerializer
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.api.text_body import TextParser
 from tenants.audit import Actor
@@ -50,7 +50,7 @@ def _read(body: serializers.Serializer[Any]) -> dict[str, Any]:
 
 def _verb_view(
     verb: str, operation: str, run: Callable[..., Effect], body: type[serializers.Serializer[Any]] | None = None
-) -> type[APIView]:
+) -> type[ApiView]:
     """Return a view whose POST calls ``run`` with the actor, the target in the URL and the fields of the body."""
 
     @extend_schema(
@@ -59,12 +59,12 @@ def _verb_view(
         request=body,
         responses={200: EffectSerializer, **error_responses(400, 403, 404, 409)},
     )
-    def post(view: APIView, request: Request, **target: object) -> Response:
+    def post(view: ApiView, request: Request, **target: object) -> Response:
         values = {} if body is None else _read(body(data=request.data))
         effect = run(principal_of(request).actor, *map(str, target.values()), **values)
         return Response(EffectSerializer(effect).data)
 
-    return type(f"{operation}_view", (APIView,), {"permission_classes": (OperatorOnly,), "post": post})
+    return type(f"{operation}_view", (ApiView,), {"permission_classes": (OperatorOnly,), "post": post})
 
 
 def _set_target(actor: Actor, deployment: str, **target: Any) -> Effect:
@@ -83,7 +83,7 @@ def _restore(actor: Actor, slot: str) -> Effect:
     return operations.restore(actor, *lookup.slot_address(slot))
 
 
-class FleetView(APIView):
+class FleetView(ApiView):
     """The fleet."""
 
     permission_classes = (OperatorOnly,)
@@ -96,7 +96,7 @@ class FleetView(APIView):
         return Response(FleetSerializer(inventory.read()).data)
 
 
-class ScaleView(APIView):
+class ScaleView(ApiView):
     """How many replicas of a deployment should run."""
 
     permission_classes = (OperatorOnly,)

@@ -9,11 +9,11 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from alerting import open_alerts
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 
 _STATES = {"open": True, "resolved": False, "all": None}
@@ -32,7 +32,7 @@ class OperatorAlertSerializer(serializers.Serializer[Any]):
     resolved_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: it is open.")
 
 
-class AlertsView(APIView):
+class AlertsView(ApiView):
     """Alerts."""
 
     permission_classes = (OperatorOnly,)

@@ -10,7 +10,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from notifications.event_types import EVENT_TYPES
 from notifications.models import Delivery, DeliveryAttempt, Event
@@ -18,6 +17,7 @@ from notifications.webhooks import deliveries, endpoints
 from portal.access import notification_rights
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.notifications.webhook_serializers import (
     DeliveryDetailSerializer,
     DeliverySerializer,
@@ -30,7 +30,7 @@ from tenants.errors import NotFound
 _STATE = OpenApiParameter("state", str, enum=list(Delivery.State.values), description="Default: all.")
 
 
-class DeliveriesView(APIView):
+class DeliveriesView(ApiView):
     """The deliveries of an endpoint."""
 
     @extend_schema(
@@ -51,7 +51,7 @@ class DeliveriesView(APIView):
         return Response(pagination.page_document(rows, DeliverySerializer, page.limit))
 
 
-class DeliveryView(APIView):
+class DeliveryView(ApiView):
     """One delivery."""
 
     @extend_schema(
@@ -69,7 +69,7 @@ class DeliveryView(APIView):
             return Response(DeliveryDetailSerializer(found).data)
 
 
-class EventsView(APIView):
+class EventsView(ApiView):
     """The events of a tenant."""
 
     @extend_schema(
@@ -86,7 +86,7 @@ class EventsView(APIView):
         return Response(pagination.page_document(rows, NotificationEventSerializer, page.limit))
 
 
-class EventTypesView(APIView):
+class EventTypesView(ApiView):
     """The types of events."""
 
     @extend_schema(

@@ -6,11 +6,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from notifications.models import Mail
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 
 
@@ -32,7 +32,7 @@ class MailSerializer(serializers.Serializer[Mail]):
         return None if mail.user is None else mail.user.username
 
 
-class MailsView(APIView):
+class MailsView(ApiView):
     """E-mails."""
 
     permission_classes = (OperatorOnly,)

@@ -12,7 +12,6 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from notifications.models import WebhookEndpoint
 from notifications.webhooks import deliveries, endpoints
@@ -20,6 +19,7 @@ from notifications.webhooks.endpoints import NewSecret
 from portal.access import notification_rights
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.notifications.webhook_serializers import (
     ChangeWebhookSerializer,
     DeliverySerializer,
@@ -32,7 +32,7 @@ from portal.api.notifications.webhook_serializers import (
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 
 
-class WebhooksView(APIView):
+class WebhooksView(ApiView):
     """The webhook endpoints of a tenant."""
 
     @extend_schema(
@@ -64,7 +64,7 @@ class WebhooksView(APIView):
         return Response(_with_secret(made), status=status.HTTP_201_CREATED)
 
 
-class WebhookView(APIView):
+class WebhookView(ApiView):
     """One endpoint."""
 
     @extend_schema(operation_id="get_webhook", responses={200: WebhookSerializer, **error_responses(403, 404)})
@@ -93,7 +93,7 @@ class WebhookView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class RotateWebhookSecretView(APIView):
+class RotateWebhookSecretView(ApiView):
     """The secret of an endpoint."""
 
     @extend_schema(
@@ -108,7 +108,7 @@ class RotateWebhookSecretView(APIView):
         return Response(_with_secret(endpoints.rotate(principal_of(request).actor, found, overlap_hours=hours)))
 
 
-class ResumeWebhookView(APIView):
+class ResumeWebhookView(ApiView):
     """An endpoint that is paused, disabled or failing."""
 
     @extend_schema(
@@ -122,7 +122,7 @@ class ResumeWebhookView(APIView):
         return Response(WebhookSerializer(endpoints.resume(principal_of(request).actor, found)).data)
 
 
-class TestWebhookView(APIView):
+class TestWebhookView(ApiView):
     """A test of an endpoint."""
 
     @extend_schema(
@@ -137,7 +137,7 @@ class TestWebhookView(APIView):
         return Response(DeliverySerializer(delivery).data, status=status.HTTP_202_ACCEPTED)
 
 
-class ReplayWebhookView(APIView):
+class ReplayWebhookView(ApiView):
     """Events to send again."""
 
     @extend_schema(

@@ -14,7 +14,6 @@ from rest_framework.exceptions import NotFound as UnknownPath
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.errors import TooManyRequests
 from billing.reports import buckets
@@ -22,6 +21,7 @@ from billing.reports.buckets import Bucket
 from catalogue.models import Model
 from portal.access.principal import own_tenants, tenant_for
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses
 from portal.api.organization import query, results
 from portal.api.organization.query import Query
@@ -60,7 +60,7 @@ _TIMES = [
 ]
 
 
-class UsageView(APIView):
+class UsageView(ApiView):
     """Usage by kind."""
 
     @extend_schema(
@@ -95,7 +95,7 @@ class UsageView(APIView):
         return Response(results.page(asked, found, lambda group: results.usage(kind, asked, group)))
 
 
-class CostsView(APIView):
+class CostsView(ApiView):
     """Costs."""
 
     @extend_schema(

@@ -8,12 +8,12 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import invitation_mail, member_rights
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.reporting import member_names
 from tenants.database.rls import as_tenant
@@ -60,7 +60,7 @@ class MadeInvitationSerializer(InvitationSerializer):
     was_sent = serializers.BooleanField(help_text="Whether a mail server took it.")
 
 
-class InvitationsView(APIView):
+class InvitationsView(ApiView):
     """The invitations to a tenant."""
 
     @extend_schema(
@@ -99,7 +99,7 @@ class InvitationsView(APIView):
         return _made(request, principal, made)
 
 
-class OperatorInvitationsView(APIView):
+class OperatorInvitationsView(ApiView):
     """The invitations of operators."""
 
     permission_classes = (OperatorOnly,)
@@ -130,7 +130,7 @@ class OperatorInvitationsView(APIView):
         return _made(request, principal, made)
 
 
-class OperatorInvitationView(APIView):
+class OperatorInvitationView(ApiView):
     """One invitation of an operator."""
 
     permission_classes = (OperatorOnly,)
@@ -144,7 +144,7 @@ class OperatorInvitationView(APIView):
         return Response(InvitationSerializer(invitations.revoke(principal_of(request).actor, None, invitation)).data)
 
 
-class InvitationView(APIView):
+class InvitationView(ApiView):
     """One invitation."""
 
     @extend_schema(

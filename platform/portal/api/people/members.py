@@ -9,11 +9,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import member_rights, project_scope
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants import members
 from tenants.database.rls import as_tenant
@@ -57,7 +57,7 @@ class MemberListSerializer(serializers.Serializer[Any]):
     members = MemberSerializer(many=True, read_only=True)
 
 
-class MembersView(APIView):
+class MembersView(ApiView):
     """The members of a tenant."""
 
     @extend_schema(operation_id="list_members", responses={200: MemberListSerializer, **error_responses(403, 404)})
@@ -70,7 +70,7 @@ class MembersView(APIView):
         return Response({"members": [MemberSerializer(each, context=context).data for each in members.of(found)]})
 
 
-class MemberView(APIView):
+class MemberView(ApiView):
     """One member."""
 
     @extend_schema(

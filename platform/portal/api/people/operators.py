@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.models import User
 from tenants.people import operators
@@ -37,7 +37,7 @@ class OperatorListSerializer(serializers.Serializer[Any]):
     operators = OperatorSerializer(many=True, read_only=True)
 
 
-class OperatorsView(APIView):
+class OperatorsView(ApiView):
     """The operators."""
 
     permission_classes = (OperatorOnly,)
@@ -48,7 +48,7 @@ class OperatorsView(APIView):
         return Response({"operators": [OperatorSerializer(each).data for each in operators.every()]})
 
 
-class OperatorView(APIView):
+class OperatorView(ApiView):
     """One operator."""
 
     permission_classes = (OperatorOnly,)

@@ -8,10 +8,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access.identity import provider_setup
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.identity import operator_sign_in, second_factor
 from tenants.people import operators
@@ -40,7 +40,7 @@ class OperatorSignInSerializer(serializers.Serializer[Any]):
     break_glass = serializers.CharField(read_only=True, allow_null=True, help_text="The sign-in name.")
 
 
-class TenantSignInRulesView(APIView):
+class TenantSignInRulesView(ApiView):
     """What is required of a tenant's members."""
 
     @extend_schema(
@@ -67,7 +67,7 @@ class TenantSignInRulesView(APIView):
         return Response(body.data)
 
 
-class OperatorSignInView(APIView):
+class OperatorSignInView(ApiView):
     """How operators sign in."""
 
     permission_classes = (OperatorOnly,)

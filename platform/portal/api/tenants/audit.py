@@ -10,12 +10,12 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import audit_actors, project_scope, tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
 from portal.reporting import periods
@@ -45,7 +45,7 @@ class AuditSerializer(serializers.Serializer[AuditEntry]):
     request_id = serializers.UUIDField(read_only=True, allow_null=True)
 
 
-class AuditView(APIView):
+class AuditView(ApiView):
     """The audit log."""
 
     @extend_schema(

@@ -8,7 +8,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.budgets.status import BudgetStatus
 from billing.models import BudgetAlert
@@ -16,6 +15,7 @@ from portal.access import limit_permissions
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.tenants.limits import SET_BY_HELP, TargetSerializer, target_names
 from tenants.database.rls import as_tenant
@@ -89,7 +89,7 @@ class BudgetSerializer(serializers.Serializer[BudgetStatus]):
     alerts = AlertSerializer(many=True, read_only=True)
 
 
-class BudgetsView(APIView):
+class BudgetsView(ApiView):
     """A tenant's budgets."""
 
     @extend_schema(
@@ -133,7 +133,7 @@ class BudgetsView(APIView):
         return Response(_read(found, budget), status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
 
-class BudgetView(APIView):
+class BudgetView(ApiView):
     """One budget."""
 
     @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **error_responses(404)})

@@ -10,7 +10,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from caching.store import CacheUsage
 from catalogue import administration
@@ -19,6 +18,7 @@ from portal.access.limit_permissions import TargetNames
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
@@ -124,7 +124,7 @@ class PurgeSerializer(serializers.Serializer[CachePurge]):
         return attrs
 
 
-class CacheView(APIView):
+class CacheView(ApiView):
     """A tenant's prediction cache."""
 
     @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **error_responses(404)})
@@ -138,7 +138,7 @@ class CacheView(APIView):
         return Response(CacheSerializer(CacheStatus(policy=policy, stored=stored)).data)
 
 
-class SettingsView(APIView):
+class SettingsView(ApiView):
     """The cache settings of projects and keys."""
 
     @extend_schema(
@@ -184,7 +184,7 @@ class SettingsView(APIView):
         return Response(SettingSerializer(setting).data)
 
 
-class SettingView(APIView):
+class SettingView(ApiView):
     """One setting."""
 
     @extend_schema(operation_id="remove_cache_setting", responses={204: None, **error_responses(403, 404)})
@@ -199,7 +199,7 @@ class SettingView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class PurgeView(APIView):
+class PurgeView(ApiView):
     """Purges of stored answers."""
 
     @extend_schema(

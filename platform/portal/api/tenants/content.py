@@ -9,11 +9,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import content_rights, project_scope
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.formats import query_params
 from portal.reporting.requests import request_content
@@ -68,7 +68,7 @@ class RequestContentSerializer(serializers.Serializer[RequestContent]):
     kept_until = serializers.DateTimeField(read_only=True)
 
 
-class ContentLogView(APIView):
+class ContentLogView(ApiView):
     """The content log of a project."""
 
     @extend_schema(operation_id="get_content_log", responses={200: ContentLogSerializer, **error_responses(404)})
@@ -105,7 +105,7 @@ class ContentLogView(APIView):
         return Response({"entries": content_log.erase(principal.actor, found, end_user)})
 
 
-class RequestContentView(APIView):
+class RequestContentView(ApiView):
     """The prompt and answer of one request."""
 
     @extend_schema(

@@ -8,11 +8,11 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access.principal import tenant_for
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.errors import envelope
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from retention import erasure
 
@@ -35,9 +35,10 @@ class EraseSerializer(serializers.Serializer[erasure.Erased]):
     confirm = serializers.CharField(max_length=63, help_text="The tenant's slug, because this cannot be undone.")
 
 
-class EraseView(APIView):
+class EraseView(ApiView):
     """Erase a tenant's personal data."""
 
+    without_key = "it goes on where it was interrupted"
     permission_classes = (OperatorOnly,)
 
     @extend_schema(

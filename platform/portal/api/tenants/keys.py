@@ -10,13 +10,13 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import inherited_bounds, project_scope
 from portal.access.key_grants import require_grantable, require_no_stronger, require_own_project
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.tenants.projects import managed
 from tenants.database.rls import as_tenant
@@ -114,7 +114,7 @@ class RotationSerializer(serializers.Serializer[ApiKey]):
     )
 
 
-class KeysView(APIView):
+class KeysView(ApiView):
     """A tenant's keys."""
 
     @extend_schema(
@@ -162,7 +162,7 @@ class KeysView(APIView):
         return _issued(issued)
 
 
-class KeyView(APIView):
+class KeyView(ApiView):
     """One key."""
 
     @extend_schema(operation_id="get_key", responses={200: KeySerializer, **error_responses(404)})
@@ -201,7 +201,7 @@ class KeyView(APIView):
         return _revoke(principal_of(request), tenant, key)
 
 
-class RevokeKeyView(APIView):
+class RevokeKeyView(ApiView):
     """Revocation for clients that cannot send DELETE."""
 
     @extend_schema(
@@ -212,7 +212,7 @@ class RevokeKeyView(APIView):
         return _revoke(principal_of(request), tenant, key)
 
 
-class RotateKeyView(APIView):
+class RotateKeyView(ApiView):
     """Rotation of a key."""
 
     @extend_schema(

@@ -8,13 +8,13 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import limit_permissions
 from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField
 from tenants.database.rls import as_tenant
@@ -59,7 +59,7 @@ class LimitSerializer(TargetSerializer):
     created_at = serializers.DateTimeField(read_only=True)
 
 
-class LimitsView(APIView):
+class LimitsView(ApiView):
     """A tenant's limits."""
 
     @extend_schema(
@@ -102,7 +102,7 @@ class LimitsView(APIView):
         return Response(LimitSerializer(limit).data)
 
 
-class LimitView(APIView):
+class LimitView(ApiView):
     """One limit."""
 
     @extend_schema(operation_id="get_limit", responses={200: LimitSerializer, **error_responses(404)})

@@ -8,12 +8,12 @@ from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.pricing import price_document
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import MayRead, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.reporting import tenant_catalogue
 from portal.reporting.tenant_catalogue import CatalogueModel
@@ -80,7 +80,7 @@ class CatalogueModelSerializer(serializers.Serializer[CatalogueModel]):
         return None if model.price is None else price_document.document(model.price, STANDARD)
 
 
-class TenantModelsView(APIView):
+class TenantModelsView(ApiView):
     """The models that a tenant may call."""
 
     permission_classes = (MayRead,)
@@ -100,7 +100,7 @@ class TenantModelsView(APIView):
         return Response(pagination.page_document(described, CatalogueModelSerializer, page.limit))
 
 
-class TenantModelView(APIView):
+class TenantModelView(ApiView):
     """One model that a tenant may call."""
 
     permission_classes = (MayRead,)

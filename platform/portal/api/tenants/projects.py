@@ -8,12 +8,12 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import inherited_bounds, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import cost_centre_field
 from tenants import cost_centres, registry
@@ -40,7 +40,7 @@ class ChangeProjectSerializer(serializers.Serializer[Project]):
     cost_centre = cost_centre_field("Of its usage; empty: the tenant's.")
 
 
-class ProjectsView(APIView):
+class ProjectsView(ApiView):
     """A tenant's projects."""
 
     @extend_schema(
@@ -81,7 +81,7 @@ class ProjectsView(APIView):
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 
 
-class ProjectView(APIView):
+class ProjectView(ApiView):
     """One project."""
 
     @extend_schema(
@@ -108,7 +108,7 @@ class ProjectView(APIView):
         return Response(ProjectSerializer(found).data)
 
 
-class ArchiveProjectView(APIView):
+class ArchiveProjectView(ApiView):
     """Archive a project."""
 
     @extend_schema(
@@ -124,7 +124,7 @@ class ArchiveProjectView(APIView):
         return _set_archived(request, tenant, project, True)
 
 
-class RestoreProjectView(APIView):
+class RestoreProjectView(ApiView):
     """Restore an archived project."""
 
     @extend_schema(

@@ -8,10 +8,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access.identity import provider_setup
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants.identity import providers
 from tenants.identity.models import SignInProvider
@@ -65,7 +65,7 @@ class ProviderTestSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField(read_only=True, allow_null=True)
 
 
-class SignInProviderView(APIView):
+class SignInProviderView(ApiView):
     """The provider of a tenant."""
 
     @extend_schema(
@@ -107,8 +107,10 @@ class SignInProviderView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class TestSignInProviderView(APIView):
+class TestSignInProviderView(ApiView):
     """A test of the provider."""
+
+    without_key = "it changes nothing"
 
     @extend_schema(
         operation_id="test_sign_in_provider",

@@ -12,12 +12,12 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access import tenant_reads
 from portal.access.principal import tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import cost_centre_field
 from portal.errors import BadQuery
@@ -184,7 +184,7 @@ class NewTenantSerializer(serializers.Serializer[Tenant]):
     policy = PolicySerializer(required=False)
 
 
-class TenantsView(APIView):
+class TenantsView(ApiView):
     """The tenants that the caller sees."""
 
     permission_classes = (OperatorChanges,)
@@ -236,7 +236,7 @@ class TenantsView(APIView):
         return Response(read(tenant), status=status.HTTP_201_CREATED)
 
 
-class TenantView(APIView):
+class TenantView(ApiView):
     """One tenant, by slug or id."""
 
     permission_classes = (OperatorChanges,)
@@ -274,7 +274,7 @@ class TenantView(APIView):
         return Response(read(found))
 
 
-class SuspendView(APIView):
+class SuspendView(ApiView):
     """Suspend a tenant."""
 
     permission_classes = (OperatorOnly,)
@@ -288,7 +288,7 @@ class SuspendView(APIView):
         return Response(read(registry.suspend(principal.actor, tenant_for(principal, tenant))))
 
 
-class ResumeView(APIView):
+class ResumeView(ApiView):
     """Resume a suspended tenant."""
 
     permission_classes = (OperatorOnly,)
@@ -302,7 +302,7 @@ class ResumeView(APIView):
         return Response(read(registry.resume(principal.actor, tenant_for(principal, tenant))))
 
 
-class ArchiveView(APIView):
+class ArchiveView(ApiView):
     """Archive a tenant."""
 
     permission_classes = (OperatorOnly,)

@@ -7,11 +7,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from portal.access.principal import Principal, tenant_for
 from portal.access.project_scope import project_of
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
 from portal.formats import csv_export, query_params
 from portal.reporting.advice import advisor
@@ -80,7 +80,7 @@ class AdviceReportSerializer(serializers.Serializer[Report]):
     traffic = TrafficSerializer(many=True, read_only=True)
 
 
-class AdviceView(APIView):
+class AdviceView(ApiView):
     """Advice for a tenant."""
 
     @extend_schema(

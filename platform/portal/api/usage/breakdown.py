@@ -12,7 +12,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.errors import TooManyRequests
 from billing.ledger.latency_buckets import Latency
@@ -20,6 +19,7 @@ from billing.ledger.rollups import Sums
 from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
 from portal.api.usage.usage import TENANT_PARAMETER, LatencySerializer, SumsSerializer, read_as, tenant_of
 from portal.formats import csv_export, query_params
@@ -61,7 +61,7 @@ class _Report:
     groups: tuple[Group, ...]
 
 
-class BreakdownView(APIView):
+class BreakdownView(ApiView):
     """Usage of a period in groups."""
 
     @extend_schema(

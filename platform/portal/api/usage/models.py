@@ -13,7 +13,6 @@ from msgspec.structs import asdict
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.pricing import prices
 from catalogue import engine_options
@@ -24,6 +23,7 @@ from portal.access import operator_rights, tenant_reads
 from portal.access.principal import Principal
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.usage import model_deployment
 from portal.api.usage.model_deployment import DeployedSerializer, NewModelSerializer
@@ -269,7 +269,7 @@ class ChangedModelSerializer(ModelSerializer):
     )
 
 
-class ModelsView(APIView):
+class ModelsView(ApiView):
     """The models that the caller sees."""
 
     permission_classes = (OperatorChanges,)
@@ -317,7 +317,7 @@ class ModelsView(APIView):
         return Response(pagination.page_document(rows, ModelSerializer, page.limit))
 
 
-class ModelView(APIView):
+class ModelView(ApiView):
     """One model."""
 
     permission_classes = (OperatorChanges,)

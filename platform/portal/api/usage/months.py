@@ -10,7 +10,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.models import BillingMonth
 from billing.months import closing, overview, reopening
@@ -19,6 +18,7 @@ from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -95,7 +95,7 @@ class ReopenSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=reopening.LONGEST_REASON)
 
 
-class TenantMonthsView(APIView):
+class TenantMonthsView(ApiView):
     """A tenant's closings."""
 
     @extend_schema(
@@ -123,7 +123,7 @@ class TenantMonthsView(APIView):
         return Response(pagination.page_document(rows, BillingMonthSerializer, page.limit, context))
 
 
-class MonthView(APIView):
+class MonthView(ApiView):
     """One month of every tenant."""
 
     permission_classes = (OperatorOnly,)
@@ -152,7 +152,7 @@ class MonthView(APIView):
         return Response(pagination.page_document(rows, StandingSerializer, page.limit, {"for_operator": True}))
 
 
-class CloseMonthView(APIView):
+class CloseMonthView(ApiView):
     """Closing a month."""
 
     permission_classes = (OperatorOnly,)
@@ -171,7 +171,7 @@ class CloseMonthView(APIView):
         return _response(closed, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
 
 
-class ReopenMonthView(APIView):
+class ReopenMonthView(ApiView):
     """Requesting that a month is reopened."""
 
     permission_classes = (OperatorOnly,)
@@ -188,7 +188,7 @@ class ReopenMonthView(APIView):
         return _response(asked, status.HTTP_200_OK)
 
 
-class ConfirmReopeningView(APIView):
+class ConfirmReopeningView(ApiView):
     """Confirming it."""
 
     permission_classes = (OperatorOnly,)

@@ -9,11 +9,11 @@ from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.models import UsageExport
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -70,7 +70,7 @@ class UsageExportSerializer(serializers.Serializer[UsageExport]):
     )
 
 
-class PartitionsView(APIView):
+class PartitionsView(ApiView):
     """The partitions of usage."""
 
     permission_classes = (OperatorOnly,)
@@ -94,7 +94,7 @@ class PartitionsView(APIView):
         return Response({"object": "list", "data": PartitionSerializer(found, many=True).data})
 
 
-class UsageExportsView(APIView):
+class UsageExportsView(ApiView):
     """The files of retired partitions."""
 
     permission_classes = (OperatorOnly,)

@@ -12,7 +12,6 @@ from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.errors import BadTerms
 from billing.models import Plan, PlanVersion
@@ -26,6 +25,7 @@ from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.usage.statements import TermsLineSerializer
 from tenants.database.rls import as_tenant
@@ -148,7 +148,7 @@ class PreviewSerializer(serializers.Serializer[Preview]):
     problem = serializers.CharField(read_only=True, help_text="Why there is no such figure; empty: there is one.")
 
 
-class PlansView(APIView):
+class PlansView(ApiView):
     """The plans."""
 
     permission_classes = (OperatorOnly,)
@@ -165,7 +165,7 @@ class PlansView(APIView):
         return Response(pagination.page_document(rows, PlanSerializer, page.limit))
 
 
-class PlanView(APIView):
+class PlanView(ApiView):
     """One plan."""
 
     permission_classes = (OperatorOnly,)
@@ -195,7 +195,7 @@ class PlanView(APIView):
         return Response(PlanSerializer(version.plan).data)
 
 
-class PreviewView(APIView):
+class PreviewView(ApiView):
     """What terms would have cost."""
 
     permission_classes = (OperatorOnly,)
@@ -228,7 +228,7 @@ class PreviewView(APIView):
         return Response(pagination.page_document(rows, PreviewSerializer, page.limit), status=status.HTTP_200_OK)
 
 
-class SchemaView(APIView):
+class SchemaView(ApiView):
     """What terms may contain."""
 
     permission_classes = (OperatorOnly,)
@@ -239,7 +239,7 @@ class SchemaView(APIView):
         return Response(documents.json_schema())
 
 
-class TenantPlanView(APIView):
+class TenantPlanView(ApiView):
     """The terms that a tenant has."""
 
     permission_classes = (OperatorChanges,)

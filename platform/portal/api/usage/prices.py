@@ -11,7 +11,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.models import PriceVersion
 from billing.months import previews
@@ -23,6 +22,7 @@ from portal.access import tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import SwitchField
 from portal.api.text_body import TextParser, flag
@@ -147,7 +147,7 @@ class ImportedSerializer(serializers.Serializer[Any]):
     )
 
 
-class ImportPricesView(APIView):
+class ImportPricesView(ApiView):
     """Prices of many models."""
 
     permission_classes = (OperatorOnly,)
@@ -178,7 +178,7 @@ class ImportPricesView(APIView):
         return Response(ImportedSerializer(document).data)
 
 
-class PricesView(APIView):
+class PricesView(ApiView):
     """The price books."""
 
     permission_classes = (OperatorChanges,)

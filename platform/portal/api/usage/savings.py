@@ -12,12 +12,12 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
 from portal.api.usage.usage import TENANT_PARAMETER, read_as, tenant_of
 from portal.formats import csv_export
@@ -92,7 +92,7 @@ class _Report:
     bypasses: tuple[savings.BypassCount, ...]
 
 
-class SavingsView(APIView):
+class SavingsView(ApiView):
     """Savings of a period."""
 
     @extend_schema(

@@ -10,13 +10,13 @@ from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.reports import savings_statement
 from billing.reports.savings_statement import METHOD, Row, SavingsStatement
 from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
 from portal.formats import csv_export
 from portal.reporting import periods
@@ -77,7 +77,7 @@ class SavingsStatementSerializer(serializers.Serializer[SavingsStatement]):
         return METHOD
 
 
-class SavingsStatementView(APIView):
+class SavingsStatementView(ApiView):
     """A tenant's savings of a month."""
 
     @extend_schema(

@@ -8,13 +8,13 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.plans.calculation import TermsLine
 from billing.reports import statements
 from portal.access import confinement
 from portal.access.principal import tenant_for
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
 from portal.formats import csv_export
 from portal.reporting import periods
@@ -113,7 +113,7 @@ class StatementSerializer(serializers.Serializer[statements.Statement]):
     )
 
 
-class StatementView(APIView):
+class StatementView(ApiView):
     """A tenant's month."""
 
     @extend_schema(

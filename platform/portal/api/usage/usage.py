@@ -15,7 +15,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.latency_buckets import latency as of_histogram
@@ -27,6 +26,7 @@ from billing.reports.usage import Filters
 from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
+from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
@@ -188,7 +188,7 @@ class SeriesSerializer(serializers.Serializer[Any]):
     points = PointSerializer(many=True, read_only=True)
 
 
-class UsageView(APIView):
+class UsageView(ApiView):
     """Requests."""
 
     @extend_schema(
@@ -216,7 +216,7 @@ class UsageView(APIView):
         return Response(pagination.page_document(rows, RequestSerializer, page.limit, _shown_to(request)))
 
 
-class UsageRequestView(APIView):
+class UsageRequestView(ApiView):
     """One request."""
 
     @extend_schema(
@@ -233,7 +233,7 @@ class UsageRequestView(APIView):
         return Response(RequestSerializer(found, context=_shown_to(request)).data)
 
 
-class TotalsView(APIView):
+class TotalsView(ApiView):
     """Sums of a period."""
 
     @extend_schema(
@@ -259,7 +259,7 @@ class TotalsView(APIView):
         return Response(TotalsSerializer(read_as(tenant_id, read)).data)
 
 
-class SeriesView(APIView):
+class SeriesView(ApiView):
     """Sums over time."""
 
     @extend_schema(
