@@ -18,6 +18,9 @@ from tenants import audit
 from tenants.audit import Actor
 from tenants.models import Tenant
 
+#: What was paid for an invoice, and not undone.
+PAID_CENTS = Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
@@ -34,9 +37,7 @@ def paid_before(closing: BillingMonth) -> list[Paid]:
     closings = BillingMonth.objects.filter(**of_month).values_list("id", flat=True)
     kept = _kept_cents([*(each.id for each in invoices), *closings], closing.currency)
     found = []
-    for each in invoices.filter(state=Invoice.State.VOID).annotate(
-        paid=Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
-    ):
+    for each in invoices.filter(state=Invoice.State.VOID).annotate(paid=PAID_CENTS):
         gone = min(kept, each.paid)
         kept -= gone
         if each.paid > gone:

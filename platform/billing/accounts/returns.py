@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
-from billing.accounts import entries
+from billing.accounts import entries, overpaid
 from billing.accounts.balance import Part
 from billing.errors import BadCredit
 from billing.ledger import transfers
@@ -22,7 +22,6 @@ from tenants.errors import NotFound
 Kind = CreditEntry.Kind
 #: How the tax of a return is called in the ledger.
 POSTING = "return_tax"
-_PAID_CENTS = Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
 
 
 def standing(rows: QuerySet[CreditRequest]) -> QuerySet[CreditRequest]:
@@ -35,6 +34,14 @@ def standing(rows: QuerySet[CreditRequest]) -> QuerySet[CreditRequest]:
 def returned_cents(invoice: Invoice) -> int:
     """Return how much of what was paid for an invoice went back."""
     return _sums(invoice)[0]
+
+
+def paid_cents(invoice: Invoice) -> int:
+    """Return what was paid for an invoice, with what it took over from void ones of its month."""
+    own = sum(invoice.payments.filter(undone=None).values_list("amount_cents", flat=True))
+    if invoice.state == Invoice.State.VOID:
+        return own
+    return own + sum(each.cents for each in overpaid.paid_before(invoice.closing))
 
 
 def lock(tenant_id: UUID, invoice_id: UUID) -> Invoice:
@@ -55,13 +62,14 @@ def tax_of(invoice: Invoice, amount_pico: int) -> int:
     so did the tax, exactly. Raises BadCredit for a void invoice, and for more than what was paid and is still here.
     """
     if invoice.state == Invoice.State.VOID:
-        raise BadCredit("invoice", f"{invoice.number} is void, and what was paid for it counts elsewhere")
+        raise BadCredit(
+            "invoice", f"{invoice.number} is void: give the one that replaces it, for which its payments count"
+        )
     per_cent = amounts.pico_per_minor(invoice.currency)
-    paid = Invoice.objects.filter(id=invoice.id).aggregate(paid=_PAID_CENTS)["paid"]
     before, tax_before = _sums(invoice)
-    cents = amount_pico // per_cent
-    if cents > paid - before:
-        left = f"{amounts.of_minor(paid - before, invoice.currency)} {invoice.currency}"
+    cents, left_cents = amount_pico // per_cent, paid_cents(invoice) - before
+    if cents > left_cents:
+        left = f"{amounts.of_minor(left_cents, invoice.currency)} {invoice.currency}"
         raise BadCredit("amount_pico", f"use at most {left}, which was paid for {invoice.number} and did not go back")
     total = invoice.total_cents
     tax = (2 * invoice.tax_cents * (before + cents) + total) // (2 * total) - tax_before

@@ -7,15 +7,13 @@ from contextlib import suppress
 from datetime import date
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 
+from billing.accounts.overpaid import PAID_CENTS
 from billing.errors import InvoiceRefused
 from billing.models import Invoice, InvoiceDocument
 from tenants.errors import NotFound
 from tenants.models import Tenant
-
-#: What was paid for an invoice, and not undone.
-PAID_CENTS = Sum("payments__amount_cents", filter=Q(payments__undone=None), default=0)
 
 
 def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:

@@ -121,7 +121,7 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
         return invoice
     if invoice.state == states.VOID:
         raise InvoiceRefused(invoice.number, "it is void, and what was paid for it counts elsewhere")
-    _require_not_returned(invoice, registry.paid_cents(invoice) - payment.amount_cents)
+    _require_not_returned(invoice, returns.paid_cents(invoice) - payment.amount_cents)
     PaymentUndone.objects.create(
         tenant_id=invoice.tenant_id,
         payment=payment,
@@ -176,7 +176,8 @@ def _require_not_returned(invoice: Invoice, paid_cents: int) -> None:
     returned = returns.returned_cents(invoice)
     if returned > paid_cents:
         reason = f"{of_minor(returned, invoice.currency)} {invoice.currency} that was paid for it went back"
-        raise InvoiceRefused(invoice.number, reason, "Take the return back first: hearth credit reverse.")
+        remedy = "Take the return back (hearth credit reverse), undo the payment, and record only what stayed."
+        raise InvoiceRefused(invoice.number, reason, remedy)
 
 
 def _require_not_at_stripe(invoice: Invoice) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from billing.accounts import credits, returns
+from billing.accounts import credits, overpaid, returns
 from billing.accounts.credits import NewCredit
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused
 from billing.invoices import finalizing, steps
@@ -78,6 +78,33 @@ def test_an_invoice_whose_money_went_back_is_not_void_and_its_payment_stays(invo
         steps.void(ADA, invoice, "wrong")
     with pytest.raises(InvoiceRefused, match="went back"):
         steps.undo_payment(ADA, invoice.payments.get().id, "wrong")
+
+
+def test_an_invoice_that_was_issued_again_returns_what_was_paid_for_the_void_one(invoice: Invoice) -> None:
+    steps.void(ADA, invoice, "wrong address")
+    tenant = Tenant.objects.get(id=invoice.tenant_id)
+    again, _ = finalizing.finalize(ADA, month(tenant))
+    with pytest.raises(BadCredit, match="give the one that replaces it"):
+        give_back(invoice, 100, "void")
+    assert [give_back(again, cents, f"r{cents}") for cents in (100, 281)] == [16, 45]
+    with pytest.raises(BadCredit, match=r"use at most 0.00 \w+"):
+        give_back(again, 1, "more")
+    assert (books("tax"), books("cash"), books("receivable")) == (0, 0, 0)
+    with pytest.raises(InvoiceRefused, match="undo the payment, and record only what stayed"):
+        steps.void(ADA, again, "wrong")
+    assert ledger.verify().is_right
+
+
+def test_what_became_credit_is_no_part_of_what_an_invoice_took_over(invoice: Invoice) -> None:
+    closed = invoice.closing
+    overpaid.keep(ADA, closed, closed.id, 81)
+    steps.void(ADA, invoice, "wrong address")
+    again, _ = finalizing.finalize(ADA, month(Tenant.objects.get(id=invoice.tenant_id)))
+    steps.pay(ADA, again, reference="rest", paid_on=steps.today(again))
+    assert returns.paid_cents(again) == 381
+    give_back(again, 350, "r")
+    with pytest.raises(InvoiceRefused, match="went back"):  # 300 of the void one are left
+        steps.undo_payment(ADA, again.payments.get().id, "wrong")
 
 
 def test_a_return_is_of_an_invoice_of_its_tenant_that_is_not_void(invoice: Invoice) -> None:
