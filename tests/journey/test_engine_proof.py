@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -206,6 +207,62 @@ def test_retries_and_reasoning_are_in_usage_as_the_engines_counted_them(alone: I
     assert broken["gap_tokens"] == 0
     assert "retry" in broken["by_purpose"]
     assert 1 <= broken["cut_requests"] < len(answers), broken
+
+
+def cut_connections(port: int) -> None:
+    """End every connection to a port of this machine, as a fault of the network between gateway and engine does."""
+    subprocess.run(["ss", "--kill", "--tcp", "dst", f"127.0.0.1:{port}"], capture_output=True, check=True)
+
+
+def can_cut_connections() -> bool:
+    """Return whether the kernel lets this user end connections."""
+    if shutil.which("ss") is None:
+        return False
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
+        cut_connections(server.getsockname()[1])
+        link.settimeout(1)
+        try:
+            link.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.skipif(not can_cut_connections(), reason="needs ss, root and a kernel with INET_DIAG_DESTROY")
+def test_an_engine_whose_requests_were_retried_elsewhere_ends_in_order_within_its_bounds(alone: Instance) -> None:
+    before = {each["id"] for each in boots(alone)}
+    scale(alone, 2)
+
+    def ready() -> bool:
+        return [each["state"] for each in alone.status()["replicas"]] == ["ready"] * 2
+
+    wait_for(ready, "two replicas", seconds=400)
+    faulty, survivor = alone.engines()
+    long = {"max_tokens": 400, "ignore_eos": True}
+    with ThreadPoolExecutor(8) as pool:
+        sent = [pool.submit(alone.chat, "globex", f"{uuid4()} Count.", headers=NO_CACHE, **long) for _ in range(8)]
+        working = [faulty, survivor]
+        wait_for(lambda: all(each.counter("vllm:num_requests_running") for each in working), "work for both", 60)
+        cut_connections(faulty.port)
+        answers = [each.result() for each in sent]
+    assert {each.status for each in answers} == {200}, answers
+    scale(alone, 0)
+
+    def ended() -> list[dict[str, Any]]:
+        new = [each for each in boots(alone) if each["id"] not in before]
+        return new if len(new) == 2 else []
+
+    found = {each["replica_id"]: each for each in wait_for(ended, "their ends", seconds=300)}
+    whole, cut_short = found[survivor.replica_id], found[faulty.replica_id]
+    assert (whole["state"], whole["end"]) == ("equal", "orderly"), whole
+    assert whole["used_tokens"] == whole["counted_tokens"] > 0
+    assert set(whole["by_purpose"]) == {"tenant", "canary"}
+    assert (cut_short["state"], cut_short["end"], cut_short["gap_tokens"]) == ("bounded", "orderly", 0), cut_short
+    assert "retry" in cut_short["by_purpose"]
+    assert 1 <= cut_short["cut_requests"] < len(answers), cut_short
+    assert cut_short["used_tokens"] + cut_short["unattributed_tokens"] == cut_short["counted_tokens"], cut_short
 
 
 def _of_thinker(instance: Instance) -> list[dict[str, Any]]:

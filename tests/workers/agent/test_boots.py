@@ -37,6 +37,7 @@ from workers.serving import engine_keys
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 NO_WAIT = dt.timedelta(0)
+PROMPT = {"model": "tiny-chat", "prompt": "Tell me of the sea and of its many fish"}
 
 
 @dataclass
@@ -70,6 +71,17 @@ def books(fleet: Fleet, data_dir: Path, settings: LazySettings) -> Iterator[Book
     wal.close()
 
 
+def ask(row: Replica, path: str, body: dict[str, Any]) -> http.client.HTTPConnection:
+    """Send a request to an engine, and return its connection with nothing read of it."""
+    link = http.client.HTTPConnection(row.host, cast(int, row.port), timeout=60)
+    headers = {
+        "authorization": f"Bearer {engine_keys.derive(ReplicaId(row.id), row.engine_key)}",
+        "content-type": "application/json",
+    }
+    link.request("POST", path, json.dumps(body), headers)
+    return link
+
+
 def serve(books: Books, row: Replica, body: dict[str, Any], *, leave_after: int | None = None) -> None:
     """Send a request as a gateway does, with its records; the client leaves after ``leave_after`` bytes."""
     begun = msgspec.structs.replace(
@@ -80,15 +92,9 @@ def serve(books: Books, row: Replica, body: dict[str, Any], *, leave_after: int 
         prompt_copies=body.get("n", 1),
     )
     books.wal.append(begun)
-    link = http.client.HTTPConnection(row.host, cast(int, row.port), timeout=60)
-    headers = {
-        "authorization": f"Bearer {engine_keys.derive(ReplicaId(row.id), row.engine_key)}",
-        "content-type": "application/json",
-    }
     ended = msgspec.structs.replace(end(begun.request_id, tokens=(0, 0, 0)), replica_id=ReplicaId(row.id))
+    link = ask(row, "/v1/completions", {**PROMPT, **body})
     try:
-        asked = {"model": "tiny-chat", "prompt": "Tell me of the sea and of its many fish", **body}
-        link.request("POST", "/v1/completions", json.dumps(asked), headers)
         response = link.getresponse()
         if leave_after is not None:
             response.read(leave_after)
@@ -109,9 +115,40 @@ def serve(books: Books, row: Replica, body: dict[str, Any], *, leave_after: int 
     books.wal.append(ended)
 
 
-def deploy(fleet: Fleet, *engine_args: str) -> Deployment:
+def break_off(books: Books, row: Replica) -> None:
+    """Send a request that the engine breaks off, with the records that a gateway writes before it tries another one."""
+    switch(row, {"cut-after-tokens": 3})
+    link = ask(row, "/v1/completions", {**PROMPT, "max_tokens": 20})
+    with pytest.raises(http.client.RemoteDisconnected):
+        link.getresponse()
+    link.close()
+    switch(row, {"cut-after-tokens": None})
+    begun = msgspec.structs.replace(
+        start(RequestId(new_id())),
+        replica_id=ReplicaId(row.id),
+        replica_generation=row.generation,
+        purpose="retry",
+        retry_of=RequestId(new_id()),
+    )
+    ended = msgspec.structs.replace(
+        end(begun.request_id, state="engine_error", tokens=(0, 0, 0)),
+        replica_id=ReplicaId(row.id),
+        tokens_source="estimated",
+    )
+    books.wal.append(begun)
+    books.wal.append(ended)
+
+
+def switch(row: Replica, faults: dict[str, int | None]) -> None:
+    """Set faults of a simulated engine."""
+    link = ask(row, "/_sim/faults", faults)
+    assert link.getresponse().status == 200
+    link.close()
+
+
+def deploy(fleet: Fleet, *engine_args: str, replicas: int = 1) -> Deployment:
     type(fleet.revision).objects.filter(id=fleet.revision.id).update(engine_args=list(engine_args))
-    deployment = fleet.deploy(1)
+    deployment = fleet.deploy(replicas)
     reconciler.tick()
     return deployment
 
@@ -120,25 +157,35 @@ def stop(deployment: Deployment) -> None:
     Replica.objects.filter(deployment=deployment).update(desired_state="stopped")
 
 
-def test_the_counters_of_a_boot_that_ends_in_order_equal_usage(fleet: Fleet, data_dir: Path, books: Books) -> None:
-    deployment = deploy(fleet)
+def test_the_counters_of_boots_that_end_in_order_equal_usage(fleet: Fleet, data_dir: Path, books: Books) -> None:
+    deployment = deploy(fleet, replicas=2)
     with agent_thread(data_dir, open_log("agent")):
-        (row,) = until(in_state("ready", 1))
+        row, faulty = until(in_state("ready", 2))
         for _ in range(3):
             serve(books, row, {"max_tokens": 20})
-        serve(books, row, {"max_tokens": 5, "n": 3})
+        for _ in range(2):
+            break_off(books, faulty)
+            serve(books, row, {"max_tokens": 5, "n": 3})
         serve(books, row, {"max_tokens": -1})
+        serve(books, faulty, {"max_tokens": 20})
         until(lambda: EngineBoot.objects.filter(completion_tokens__gt=70).exists())
         stop(deployment)
-        until(in_state("stopped", 1))
-    boot = EngineBoot.objects.get()
+        until(in_state("stopped", 2))
+    boot, other = (EngineBoot.objects.get(replica=each) for each in (row, faulty))
+    assert (boot.end, boot.whole, boot.open_sequences) == (other.end, other.whole, other.open_sequences)
     assert (boot.end, boot.whole, boot.open_sequences) == ("orderly", True, 0)
     found = books.judge(boot)
     assert (found.state, found.note) == ("equal", "")
-    (document,) = report.read(show_all=True).boots
-    assert set(document.by_purpose) == {"tenant", "canary"}
-    assert document.used_tokens == document.counted_tokens
-    assert boot.finished_sequences == sum(BootUsage.objects.values_list("sequences", flat=True))
+    documents = {each.replica_id: each for each in report.read(show_all=True).boots}
+    survivor, broken = documents[str(row.id)], documents[str(faulty.id)]
+    assert set(survivor.by_purpose) == {"tenant", "canary"}, "it served the retries, which are the tenant's requests"
+    assert survivor.used_tokens == survivor.counted_tokens
+    assert boot.finished_sequences == sum(
+        BootUsage.objects.filter(replica_id=row.id).values_list("sequences", flat=True)
+    )
+    assert (broken.state, broken.gap_tokens, broken.cut_requests) == ("bounded", 0, 2)
+    assert set(broken.by_purpose) == {"tenant", "canary", "retry"}
+    assert broken.used_tokens + broken.unattributed_tokens == broken.counted_tokens
 
 
 def test_an_engine_killed_amid_a_stream_loses_what_its_last_scrape_had(
