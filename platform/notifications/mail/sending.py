@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from smtplib import SMTPException
+from dataclasses import dataclass
+from smtplib import SMTPDataError, SMTPException, SMTPRecipientsRefused
 
 from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
@@ -23,6 +24,17 @@ CLAIM = dt.timedelta(minutes=5)
 FIRST_WAIT_SECONDS = 60
 LONGEST_WAIT_SECONDS = 3600
 GIVEN_UP_AFTER = dt.timedelta(days=1)
+#: From this code of SMTP on, a refusal does not change by itself (RFC 5321, 4.2.1).
+PERMANENT = 500
+LONGEST_NOTE = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """Why an e-mail was not sent, and whether trying again is of no use."""
+
+    note: str
+    is_final: bool = False
 
 
 def send_due() -> int:
@@ -54,24 +66,46 @@ def _send(mails: list[Mail]) -> int:
     connection = get_connection()
     try:
         for mail in mails:
-            error = _attempt(connection, mail)
-            _record(mail, error)
-            sent += not error
+            problem = _attempt(connection, mail)
+            _record(mail, problem)
+            sent += problem is None
     finally:
         connection.close()
     return sent
 
 
-def _attempt(connection: BaseEmailBackend, mail: Mail) -> str:
-    """Send one; return what went wrong, or an empty text."""
+def _attempt(connection: BaseEmailBackend, mail: Mail) -> _Problem | None:
+    """Send one; return what went wrong."""
     try:
         _message(connection, mail).send()
     except Exception as error:  # whatever it is about this one, the others are sent
         if not isinstance(error, OSError | SMTPException):
             log.exception("the e-mail %s cannot be written", mail.id)
         connection.close()  # a connection that failed may answer the next message with this one's error
-        return f"{type(error).__name__}: {error}".replace("\0", "")[:300]
-    return ""
+        return _problem(error)
+    return None
+
+
+def _problem(error: Exception) -> _Problem:
+    """Return what the server said of an address or a message, or else what the error says."""
+    match error:
+        case SMTPRecipientsRefused(recipients=refusals) if refusals:
+            code, reason = next(iter(refusals.values()))
+            return _refusal("address", code, reason)
+        case SMTPDataError(smtp_code=code, smtp_error=reason):
+            return _refusal("message", code, reason)
+        case _:
+            return _Problem(note=_as_note(f"{type(error).__name__}: {error}"))
+
+
+def _refusal(what: str, code: int, reason: bytes | str) -> _Problem:
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+    note = _as_note(f"The server refused the {what}: {code} {' '.join(text.split())}")
+    return _Problem(note=note, is_final=code >= PERMANENT)
+
+
+def _as_note(text: str) -> str:
+    return text.replace("\0", "")[:LONGEST_NOTE]
 
 
 def _message(connection: BaseEmailBackend, mail: Mail) -> EmailMessage:
@@ -87,16 +121,16 @@ def _message(connection: BaseEmailBackend, mail: Mail) -> EmailMessage:
     )
 
 
-def _record(mail: Mail, error: str) -> None:
+def _record(mail: Mail, problem: _Problem | None) -> None:
     now = timezone.now()
     mail.attempts += 1
-    mail.note = error
-    if not error:
+    mail.note = "" if problem is None else problem.note
+    if problem is None:
         mail.state, mail.sent_at = Mail.State.SENT, now
-    elif now - mail.created_at >= GIVEN_UP_AFTER:
+    elif problem.is_final or now - mail.created_at >= GIVEN_UP_AFTER:
         mail.state = Mail.State.FAILED
     else:
         wait = min(FIRST_WAIT_SECONDS * 2 ** min(mail.attempts - 1, 10), LONGEST_WAIT_SECONDS)
         mail.next_attempt_at = now + dt.timedelta(seconds=wait)
-        log.warning("an e-mail could not be sent: %s", error)
+        log.warning("an e-mail could not be sent: %s", problem.note)
     mail.save(update_fields=["attempts", "note", "state", "sent_at", "next_attempt_at"])

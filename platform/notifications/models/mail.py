@@ -19,7 +19,7 @@ class Mail(models.Model):
         SENT = "sent"
         #: Not sent on purpose; ``note`` says why.
         SKIPPED = "skipped"
-        #: Given up, after a day of attempts.
+        #: Given up: after a day of attempts, or at once where the server refused the address or the message for good.
         FAILED = "failed"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

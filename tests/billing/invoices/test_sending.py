@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.core import mail
 
 from billing.accounts import account, credits
@@ -16,6 +17,8 @@ from notifications.mail import sending
 from notifications.models import Event, Mail
 from tenants.models import AuditEntry, Membership, Tenant, User
 from tests.billing.invoices.conftest import ADA, finalize
+from tests.notifications.mail import mail_server
+from tests.notifications.mail.test_smtp import use
 
 pytestmark = pytest.mark.django_db
 SENT = "hearth.invoice.sent.v1"
@@ -53,6 +56,24 @@ def test_an_invoice_is_sent_with_its_pdf_and_again_when_it_is_sent_again(acme: T
     entries = AuditEntry.objects.filter(action="invoice.sent", object_id=str(invoice.id))
     assert [(each.after or {}).get("addresses") for each in entries] == [1, 1]
     assert {each for row in mail.outbox for each in row.to} == {"ap@acme.example", "bea@acme.example"}
+
+
+def test_a_mail_server_gets_the_pdf_as_it_is_stored(acme: Tenant, settings: LazySettings) -> None:
+    account.change(ADA, acme, billing_emails=["ap@acme.example"])
+    invoice = finalize(acme)
+    steps.send(ADA, invoice)
+    with mail_server.listening() as server:
+        use(settings, f"smtp+plain://127.0.0.1:{server.port}")
+        dispatch.run()
+        sending.send_due()
+    [found] = [each for each in server.taken if list(each.iter_attachments())]
+    [pdf] = found.iter_attachments()
+    stored = InvoiceDocument.objects.get(invoice=invoice, kind="pdf")
+    assert (found["To"], pdf.get_filename(), pdf.get_content_type()) == (
+        "ap@acme.example", "INV-000001.pdf", "application/pdf",
+    )  # fmt: skip
+    assert pdf.get_payload(decode=True) == bytes(stored.content)
+    assert "INV-000001" in str(found["Subject"])
 
 
 def test_an_invoice_that_credit_has_paid_is_announced_as_paid(acme: Tenant) -> None:
