@@ -18,6 +18,7 @@ from typing import Any
 
 from workers.errors import ModelRefused
 from workers.model_sources import files as model_files
+from workers.model_sources.projections import of_configuration
 
 ELSEWHERE = "It was trained on another model."
 #: Longest header of a safetensors file that is read; that of a large adapter has a megabyte.
@@ -28,10 +29,6 @@ _CHANGED = re.compile(r"\.layers\.(\d+)\.(.+)\.lora_([AB])\.weight$")
 _MODULE = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)\.(\w+)$")
 #: Weights in these types have their module's own shape; others may be packed.
 _WHOLE = frozenset({"F32", "F16", "BF16"})
-#: Types of models whose layers are alike, with the modules that ``_modules_of`` names.
-_USUAL = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"})
-#: Those of them whose heads share out the hidden size where the configuration has no ``head_dim``.
-_HEADS_FILL_HIDDEN = frozenset({"llama", "mistral", "qwen2"})
 #: More than any model has.
 _MOST_LAYERS = 1000
 
@@ -99,19 +96,28 @@ def check(adapter: Tensors, where: str, base: str, base_source: str, *, token: s
             f"{where} changes layer {max(layers)}, and {base} has layers 0 to {known - 1}.",
             ELSEWHERE,
         )
-    modules = _modules(base_source) or _modules_of(configuration)
+    known_modules = _known(base_source, configuration)
     for name, tensor in sorted(adapter.items()):
-        if modules and (found := _CHANGED.search(name)):
-            _compare(int(found[1]), found[2], found[3], tensor.shape, modules, where, base)
+        if known_modules.modules and (found := _CHANGED.search(name)):
+            _compare(int(found[1]), found[2], found[3], tensor.shape, known_modules, where, base)
+
+
+def _known(source: str, configuration: Mapping[str, Any]) -> _Base:
+    """Return the modules of a base: those of its files, with sizes of its configuration where weights are packed."""
+    stored, said = _modules(source), _modules_of(configuration)
+    if not stored:
+        return said
+    return _Base({key: shapes or said.modules.get(key, set()) for key, shapes in stored.items()}, whole=True)
 
 
 def _compare(
-    layer: int, module: str, part: str, shape: tuple[int, ...], modules: _Modules, where: str, base: str
+    layer: int, module: str, part: str, shape: tuple[int, ...], known_of_base: _Base, where: str, base: str
 ) -> None:
+    modules = known_of_base.modules
     if "experts" in module:  # checkpoints and PEFT name fused experts in many ways
         return
     name = module.rpartition(".")[2]
-    if not any(name in known.split(".") for _, known in modules):
+    if known_of_base.whole and not any(name in known.split(".") for _, known in modules):
         whole = {known.rpartition(".")[2] for (_, known), shapes in modules.items() if shapes}
         own = ", ".join(sorted(whole or {known.rpartition(".")[2] for _, known in modules}))
         raise ModelRefused(f"{where} changes {module!r}, and the layers of {base} have {own}.", ELSEWHERE)
@@ -127,6 +133,14 @@ def _compare(
 
 
 _Modules = Mapping[tuple[int, str], set[tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The shapes of a base's modules by layer and name, empty where unknown. ``whole``: it has no others."""
+
+    modules: _Modules
+    whole: bool
 
 
 def _modules(source: str) -> _Modules:
@@ -145,28 +159,15 @@ def _modules(source: str) -> _Modules:
     return found
 
 
-def _modules_of(configuration: Mapping[str, Any]) -> _Modules:
+def _modules_of(configuration: Mapping[str, Any]) -> _Base:
     """Return the shapes of the modules of a base by its configuration; none unless it says all of them."""
-    if configuration.get("model_type") not in _USUAL or configuration.get("quantization_config"):
-        return {}
-    try:
-        hidden, heads = int(configuration["hidden_size"]), int(configuration["num_attention_heads"])
-        inner, layers = int(configuration["intermediate_size"]), int(configuration["num_hidden_layers"])
-        key_heads = int(configuration.get("num_key_value_heads") or heads)
-        default = {"head_dim": hidden // heads} if configuration["model_type"] in _HEADS_FILL_HIDDEN else {}
-        size = int(configuration.get("head_dim") or default["head_dim"])
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        return {}
-    shapes = {
-        "self_attn.q_proj": (heads * size, hidden),
-        "self_attn.k_proj": (key_heads * size, hidden),
-        "self_attn.v_proj": (key_heads * size, hidden),
-        "self_attn.o_proj": (hidden, heads * size),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    return {(layer, name): {shape} for layer in range(min(layers, _MOST_LAYERS)) for name, shape in shapes.items()}
+    projections, layers = of_configuration(configuration), _layer_count(configuration)
+    if projections is None or layers is None:
+        return _Base({}, whole=False)
+    every = range(min(layers, _MOST_LAYERS))
+    return _Base(
+        {(layer, name): {shape} for layer in every for name, shape in projections.shapes.items()}, projections.whole
+    )
 
 
 def _layer_count(configuration: Mapping[str, Any]) -> int | None:

@@ -13,7 +13,7 @@ from catalogue.engine_options import EngineOptions
 from tests import hub, lora
 from workers.engines.driver import TINY_MODEL
 from workers.errors import ModelRefused
-from workers.model_sources import adapter_files, adapter_layers
+from workers.model_sources import adapter_files, adapter_layers, projections
 from workers.model_sources import files as model_files
 
 OPTIONS = EngineOptions(lora_adapters=2, lora_rank=16)
@@ -103,14 +103,76 @@ def test_sizes_are_compared_with_the_configuration_of_a_base_on_the_hub(
 def test_the_sizes_that_a_configuration_says_are_those_of_the_weights() -> None:
     configuration = json.loads((TINY_MODEL / "config.json").read_bytes())
     by_header = {key: shapes for key, shapes in adapter_layers._modules(str(TINY_MODEL)).items() if shapes}
-    assert adapter_layers._modules_of(configuration) == by_header
-    assert adapter_layers._modules_of(configuration | {"head_dim": None})[0, "self_attn.q_proj"] == {(128, 128)}
+    assert adapter_layers._modules_of(configuration).modules == by_header
+    without = adapter_layers._modules_of(configuration | {"head_dim": None}).modules
+    assert without[0, "self_attn.q_proj"] == {(128, 128)}
     for change in ({"model_type": "novel"}, {"hidden_size": "wide"}, {"num_attention_heads": 0, "head_dim": None}):
-        assert adapter_layers._modules_of(configuration | change) == {}
-    assert adapter_layers._modules_of(configuration | {"model_type": "qwen3", "head_dim": None}) == {}
+        assert adapter_layers._modules_of(configuration | change).modules == {}
+    assert adapter_layers._modules_of(configuration | {"model_type": "qwen3", "head_dim": None}).modules == {}
 
 
-def test_a_base_whose_weights_are_packed_is_compared_by_names_alone(tmp_path: Path) -> None:
+SIZES = {
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+}
+#: As transformers 5.19 makes them of these sizes.
+SEPARATE = {"q_proj": (144, 96), "k_proj": (48, 96), "v_proj": (48, 96), "o_proj": (96, 144)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        *((kind, SEPARATE | {"up_proj": (160, 96), "down_proj": (96, 160)}) for kind in ("arcee", "granite", "olmo2")),
+        ("granite", {"gate_proj": (160, 96)}),
+        ("phi3", {"qkv_proj": (240, 96), "o_proj": (96, 144), "gate_up_proj": (320, 96), "down_proj": (96, 160)}),
+        ("glm4", SEPARATE | {"gate_up_proj": (320, 96), "down_proj": (96, 160)}),
+        ("starcoder2", SEPARATE | {"c_fc": (160, 96), "c_proj": (96, 160)}),
+        ("internlm2", {"wqkv": (240, 96), "wo": (96, 144), "w1": (160, 96), "w3": (160, 96), "w2": (96, 160)}),
+        *((kind, SEPARATE) for kind in ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "olmoe", "phimoe")),
+    ],
+)
+def test_each_family_has_projections_of_its_own(kind: str, shapes: dict[str, tuple[int, int]]) -> None:
+    found = projections.of_configuration(SIZES | {"model_type": kind, "head_dim": 24})
+    assert found is not None
+    by_name = {name.rpartition(".")[2]: shape for name, shape in found.shapes.items()}
+    assert shapes.items() <= by_name.items()
+
+
+def test_heads_share_out_the_hidden_size_only_where_their_architecture_says_so() -> None:
+    found = projections.of_configuration(SIZES | {"model_type": "mixtral"})
+    assert found is not None and found.shapes["self_attn.k_proj"] == (32, 96)
+    assert projections.of_configuration(SIZES | {"model_type": "gemma2"}) is None
+    assert projections.of_configuration(SIZES | {"model_type": "phi3", "num_key_value_heads": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "said"),
+    [
+        ("phi3", {"q_proj": 128, "v_proj": 64}, "changes 'self_attn.q_proj', and the layers of chat have down_proj,"),
+        ("mixtral", {"v_proj": 128}, "changes 'self_attn.v_proj' of layer 0 with 128 outputs, and that of chat has 64"),
+        ("mixtral", {"gate": 8}, ""),
+    ],
+)
+def test_an_adapter_is_compared_with_the_projections_of_its_base(
+    tmp_path: Path, kind: str, outputs: dict[str, int], said: str
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    (base / "config.json").write_text(json.dumps(SIZES | sizes | {"model_type": kind}))
+    source = str(lora.write(tmp_path / "tone", outputs=outputs))
+    if not said:
+        check(source, str(base))
+        return
+    with pytest.raises(ModelRefused) as refused:
+        check(source, str(base))
+    assert said in str(refused.value)
+
+
+def test_a_base_whose_weights_are_packed_is_compared_by_names_and_by_its_configuration(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     header = (
@@ -120,3 +182,7 @@ def test_a_base_whose_weights_are_packed_is_compared_by_names_alone(tmp_path: Pa
     check(str(lora.write(tmp_path / "tone", outputs={"q_proj": 128})), str(base))
     with pytest.raises(ModelRefused, match=r"changes 'self_attn\.v_proj', and the layers of chat have q_proj\."):
         check(str(lora.write(tmp_path / "other")), str(base))
+    quantised = SIZES | {"hidden_size": 128, "num_hidden_layers": 4, "head_dim": 32, "model_type": "qwen3"}
+    (base / "config.json").write_text(json.dumps(quantised | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(ModelRefused, match=r"of layer 0 with 128 outputs, and that of chat has 192\."):
+        check(str(lora.write(tmp_path / "narrow", outputs={"q_proj": 128})), str(base))
