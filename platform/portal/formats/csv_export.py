@@ -6,11 +6,12 @@ import csv
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from tenants.database import rls
 from tenants.ids import TenantId
@@ -20,6 +21,9 @@ from tenants.ids import TenantId
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Lines that one call in a worker thread produces.
 CHUNK_LINES = 500
+_TYPE = "text/csv; charset=utf-8"
+
+_Response = TypeVar("_Response", bound=HttpResponseBase)
 
 
 class _Echo:
@@ -40,10 +44,12 @@ def attachment(
     lines = _confined(_lines(header, rows), rls.confinement())
     # under ASGI, Django would first read a plain iterator to its end
     body = _in_chunks(lines) if isinstance(request, ASGIRequest) else lines
-    response = StreamingHttpResponse(body, content_type="text/csv; charset=utf-8")
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
-    response.headers["Cache-Control"] = "no-store"
-    return response
+    return _as_file(StreamingHttpResponse(body, content_type=_TYPE), name)
+
+
+def document(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> HttpResponse:
+    """Return a download of rows that are in memory already."""
+    return _as_file(HttpResponse("".join(_lines(header, rows)), content_type=_TYPE), name)
 
 
 def cell(value: datetime | int | str | None) -> str:
@@ -51,6 +57,12 @@ def cell(value: datetime | int | str | None) -> str:
     if value is None:
         return ""
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _as_file(response: _Response, name: str) -> _Response:
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 async def _in_chunks(lines: Iterator[str]) -> AsyncIterator[str]:

@@ -16,6 +16,7 @@ from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import query_params
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, page, show, with_query
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
@@ -101,16 +102,17 @@ def _read_page(request: HttpRequest, rows: QuerySet[AuditEntry], actor: Combinab
             rows = rows.filter(id__lt=UUID(after))
         except ValueError:
             raise BadQuery("after", after, "the link 'Older' of the previous page") from None
-    return [(entry, entry.shown_actor) for entry in rows.order_by("-id")[: PAGE_ROWS + 1]]
+    return [(entry, entry.shown_actor) for entry in rows.order_by("-id")[: most(request, "audit", PAGE_ROWS) + 1]]
 
 
 def _show(
     request: HttpRequest, principal: Principal, found: list[tuple[AuditEntry, str]], *, tenant: Tenant | None
 ) -> HttpResponse:
-    shown = found[:PAGE_ROWS]
+    count = most(request, "audit", PAGE_ROWS)
+    shown = found[:count]
     context = {
         "rows": [Row(entry=entry, actor=actor, changes=changes(entry.before, entry.after)) for entry, actor in shown],
-        "older": with_query(request, after=str(shown[-1][0].id)) if len(found) > PAGE_ROWS else None,
+        "older": with_query(request, after=str(shown[-1][0].id)) if len(found) > count else None,
         "filters": {name: request.GET[name] for name in ("action", "actor") if request.GET.get(name)},
     }
     active = "tenant-audit" if tenant else "audit"

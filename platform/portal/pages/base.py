@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
@@ -22,7 +23,7 @@ from portal.access.change_limit import PageRequest
 from portal.access.identity import mfa
 from portal.access.principal import Principal, own_tenants, principal_of_user, tenant_for
 from portal.errors import BadQuery, NotPermitted
-from portal.formats import query_params
+from portal.formats import query_params, table_csv
 from portal.forms.base import PageForm
 from portal.reporting import periods
 from portal.reporting.billing import dunning_banner
@@ -142,10 +143,15 @@ def show(
     tenant: Tenant | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Render a page within the frame. ``active`` is the key of its link in the rail or in the tenant's tabs."""
-    return render(
+    """Render a page within the frame, or one of its tables as CSV.
+
+    ``active`` is the key of its link in the rail or in the tenant's tabs.
+    """
+    answer = render(
         request, template, {**frame(request, principal, active=active, tenant=tenant), **context}, status=status
     )
+    table = table_csv.wanted(request)
+    return table_csv.of_page(request, answer.content.decode(), table) if table and status == HTTPStatus.OK else answer
 
 
 def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 from notifications.mail import recipients
 from notifications.models import Mail
 from portal.access.principal import Principal
+from portal.formats.table_csv import most
 from portal.forms.mail import MailForm
 from portal.pages.base import page, show
 from tenants.errors import NotFound, TenantError
@@ -39,10 +40,11 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
             return redirect("portal:mail")
         except TenantError as error:
             form.refuse(error)
+    mails = Mail.objects.filter(user=user).select_related("event").order_by("-id")
     context = {
         "form": form,
         "always": [each for each in offered if not each.is_optional],
-        "rows": list(Mail.objects.filter(user=user).select_related("event").order_by("-id")[:MAX_ROWS]),
+        "rows": list(mails[: most(request, "mails", MAX_ROWS)]),
         "is_sent": settings.EMAIL_IS_SENT,
         "address": user.email,
     }

@@ -20,6 +20,7 @@ from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.documentation.documents import errors
 from portal.errors import BadQuery
 from portal.formats import csv_export
+from portal.formats.table_csv import most
 from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
 from portal.reporting import periods
@@ -174,7 +175,9 @@ def _found(request: HttpRequest, principal: Principal, tenant: Tenant | None) ->
             period=period, tenant=tenant, problem=f"{error.param}={error.value!r} is not valid. Use {error.allowed}."
         )
     with nullcontext() if tenant_id is None else as_tenant(tenant_id):
-        rows = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS + 1, filters=filters)
+        rows = usage.requests(
+            tenant_id, before_id=before, limit=most(request, "requests", PAGE_ROWS) + 1, filters=filters
+        )
     return Found(period=period, tenant=tenant, rows=rows)
 
 
@@ -194,11 +197,12 @@ def _show(
     *,
     tenant: Tenant | None,
 ) -> HttpResponse:
-    shown, period = found.rows[:PAGE_ROWS], found.period
+    count, period = most(request, "requests", PAGE_ROWS), found.period
+    shown = found.rows[:count]
     csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
     context = {
         "rows": [_row(each, slugs) for each in shown],
-        "older": with_query(request, after=str(shown[-1].id)) if len(found.rows) > PAGE_ROWS else None,
+        "older": with_query(request, after=str(shown[-1].id)) if len(found.rows) > count else None,
         "newest": with_query(request, after=None) if request.GET.get("after") else None,
         "period": period,
         "periods": presets(request, period, found.tenant),

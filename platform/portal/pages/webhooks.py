@@ -21,6 +21,7 @@ from portal.access import form_tokens, notification_rights, one_time_secrets
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
+from portal.formats.table_csv import most
 from portal.forms.webhooks import WebhookForm
 from portal.pages.base import page, show
 from tenants import error_text
@@ -82,7 +83,7 @@ def detail(request: HttpRequest, principal: Principal, webhook: UUID, slug: str 
             form.refuse(error)
     with notification_rights.reading(owner):
         log = Prefetch("log", DeliveryAttempt.objects.order_by("-id"))
-        rows = list(deliveries.of(endpoint).prefetch_related(log)[:MAX_ROWS])
+        rows = list(deliveries.of(endpoint).prefetch_related(log)[: most(request, "deliveries", MAX_ROWS)])
     context = {"endpoint": endpoint, "state_word": endpoints.state_of(endpoint), "rows": rows, "form": form}
     return _show(request, principal, owner, "portal/webhook.html", context, 400 if form.errors else 200)
 

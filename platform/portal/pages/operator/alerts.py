@@ -8,6 +8,7 @@ from django.views.decorators.http import require_GET
 from alerting import open_alerts
 from alerting.kinds import KINDS
 from portal.access.principal import Principal
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, show
 
 MAX_ROWS = 100
@@ -18,8 +19,8 @@ MAX_ROWS = 100
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     """List the open alerts with what to do, then those that were resolved, then what is watched."""
     context = {
-        "open": open_alerts.newest(is_open=True, most=MAX_ROWS),
-        "resolved": open_alerts.newest(is_open=False, most=MAX_ROWS),
+        "open": open_alerts.newest(is_open=True, most=most(request, "open-alerts", MAX_ROWS)),
+        "resolved": open_alerts.newest(is_open=False, most=most(request, "resolved-alerts", MAX_ROWS)),
         "kinds": KINDS,
     }
     return show(request, principal, "portal/alerts.html", context, active="alerts")

@@ -12,6 +12,7 @@ from portal.access.principal import Principal
 from portal.errors import BadQuery
 from portal.fleet import fleet_events
 from portal.formats import query_params
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, period_of, show, with_query
 from portal.pages.usage import presets
 from tenants import errors as tenants
@@ -41,11 +42,12 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     names = {name: query_params.text(request.GET, name) for name, _ in TEXT_FILTERS}
     filters = EventFilters(start=period.start, end=period.end, kind=kind, **names)
     after = _id(request, "after")
-    found = fleet_events.newest(filters, after=after, most=PAGE_ROWS + 1)
-    shown = found[:PAGE_ROWS]
+    count = most(request, "events", PAGE_ROWS)
+    found = fleet_events.newest(filters, after=after, most=count + 1)
+    shown = found[:count]
     context = {
         "events": shown,
-        "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
+        "older": with_query(request, after=str(shown[-1].id)) if len(found) > count else None,
         "newest": with_query(request, after=None) if after else None,
         "period": period,
         "periods": presets(request, period),

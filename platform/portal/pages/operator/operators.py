@@ -17,6 +17,7 @@ from portal.access import invitation_mail, one_time_secrets, operator_rights
 from portal.access.operator_rights import AREAS, Area
 from portal.access.principal import Principal
 from portal.formats.query_params import posted, text
+from portal.formats.table_csv import most
 from portal.forms.invitations import InvitationForm
 from portal.pages.base import form_action, operator_page, show
 from portal.pages.invitation import made_page
@@ -48,7 +49,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     rows = operators.every().annotate(live_tokens=Count("tokens", filter=Q(tokens__revoked_at=None)))
     context = {
         "form": form,
-        "rows": list(rows[:MAX_ROWS]),
+        "rows": list(rows[: most(request, "operators", MAX_ROWS)]),
         "may_invite": operator_rights.may_change(principal, request.path),
         "new": new,
         "link": invitation_mail.link_of(request, secret) if secret else "",

@@ -18,6 +18,7 @@ from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
+from portal.formats.table_csv import most
 from portal.forms.cache import CacheSettingForm
 from portal.pages.base import form_action, page, show, submit
 from portal.reporting import cache_usage
@@ -107,9 +108,10 @@ def _show_cache(
     """Show the page, with a form that was refused as it was filled in."""
     projects, keys = _projects(tenant), _live_keys(tenant)
     with as_tenant(TenantId(tenant.id)):
+        settings = limit_permissions.cache_settings_of(principal, tenant).order_by("-id")
         context = {
             "policy": registry.policy_of(tenant),
-            "settings": list(limit_permissions.cache_settings_of(principal, tenant).order_by("-id")[:MAX_ROWS]),
+            "settings": list(settings[: most(request, "settings", MAX_ROWS)]),
             "storing_keys": [key for key in keys if "cache:write" in key.scopes],
             "models": limit_permissions.models_of(tenant),
         }

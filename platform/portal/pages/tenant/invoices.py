@@ -21,6 +21,7 @@ from billing.models import Invoice
 from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.formats import invoice_download
+from portal.formats.table_csv import most
 from portal.pages.base import page, show
 from portal.reporting.billing import invoice_list, month_usage
 from tenants.database.rls import as_tenant
@@ -37,7 +38,8 @@ SHOWN = 240
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show the tenant's invoices, the newest first."""
     with _bills(request, principal, slug) as tenant:
-        found = registry.with_paid(Invoice.objects.filter(tenant_id=tenant.id)).order_by("-id")[:SHOWN]
+        every = registry.with_paid(Invoice.objects.filter(tenant_id=tenant.id)).order_by("-id")
+        found = every[: most(request, "invoices", SHOWN)]
         context = {"rows": invoice_list.rows(found), "this_month": timezone.now().date().replace(day=1)}
     return show(request, principal, "portal/tenant_invoices.html", context, active="tenant-invoices", tenant=tenant)
 

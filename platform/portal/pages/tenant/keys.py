@@ -20,6 +20,7 @@ from portal.access import form_tokens, key_grants, one_time_secrets, project_sco
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
+from portal.formats.table_csv import most
 from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
@@ -194,11 +195,12 @@ def _show_keys(
 
     ``secret`` is the secret of ``new``, or None when it was shown before.
     """
+    count = max(most(request, table, MAX_ROWS) for table in ("keys", "ended-keys"))
     with as_tenant(TenantId(tenant.id)):
         rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
-        listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:MAX_ROWS])
+        listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:count])
         of_playground = rows.filter(purpose=ApiKey.Purpose.PLAYGROUND, revoked_at=None, expires_at__gt=Now())
-        playing = list(of_playground.order_by("name")[:MAX_ROWS])
+        playing = list(of_playground.order_by("name")[: most(request, "playground-keys", MAX_ROWS)])
         here = key_makers.present(tenant, listed)
     notes = key_makers.notes(listed, here) if principal.is_owner_of(tenant.id) else {}
     now = timezone.now()

@@ -20,6 +20,7 @@ from billing.reports.peak_usage import Quarter, Rate
 from portal.access import limit_permissions
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
+from portal.formats.table_csv import most
 from portal.forms.limits import BudgetForm, LimitForm, Targets
 from portal.pages.base import form_action, page, show, submit
 from tenants import error_text
@@ -113,9 +114,10 @@ def _show_limits(
     targets = _targets(principal, tenant)
     with as_tenant(TenantId(tenant.id)):
         statuses = limit_permissions.read_budget_statuses(
-            list(limit_permissions.budgets_of(principal, tenant).order_by("-id")[:MAX_ROWS])
+            list(limit_permissions.budgets_of(principal, tenant).order_by("-id")[: most(request, "budgets", MAX_ROWS)])
         )
-        listed = list(limit_permissions.limits_of(principal, tenant).order_by("-id")[:MAX_ROWS])
+        limits = limit_permissions.limits_of(principal, tenant).order_by("-id")
+        listed = list(limits[: most(request, "limits", MAX_ROWS)])
         quarters = peak_usage.quarters(tenant.id, since) if listed else []
     rows = [_budget_row(each, principal, may_set) for each in statuses]
     found = [_limit_row(each, quarters, principal, may_set) for each in listed]

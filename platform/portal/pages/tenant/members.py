@@ -18,6 +18,7 @@ from portal.access import invitation_mail, member_rights, one_time_secrets, oper
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
+from portal.formats.table_csv import most
 from portal.forms.invitations import InvitationForm
 from portal.pages.base import form_action, page, show
 from portal.pages.invitation import made_page
@@ -40,7 +41,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     member_rights.require(principal, tenant)
     roles = [each for each in Membership.Role.values if each != "owner" or principal.is_owner_of(tenant.id)]
     given = request.POST if request.method == "POST" else None
-    context = _context(principal, tenant)
+    context = _context(request, principal, tenant)
     first = "viewer" if context["members"] else "owner"
     form = InvitationForm(given, roles=roles, sends=settings.EMAIL_IS_SENT, role=first)
     if given is not None and form.is_valid():
@@ -131,8 +132,8 @@ def _invited(request: HttpRequest, principal: Principal, tenant: Tenant, form: I
     return made_page(request, principal, made, reverse("portal:members", args=[tenant.slug]))
 
 
-def _context(principal: Principal, tenant: Tenant) -> dict[str, Any]:
-    found = members.of(tenant)[:MAX_ROWS]
+def _context(request: HttpRequest, principal: Principal, tenant: Tenant) -> dict[str, Any]:
+    found = members.of(tenant)[: most(request, "members", MAX_ROWS)]
     with as_tenant(TenantId(tenant.id)):
         confining = {each for member in found for each in member.project_ids}
         shown = Q(archived_at=None) | Q(id__in=confining)

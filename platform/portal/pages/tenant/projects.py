@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods
 from portal.access import content_rights, inherited_bounds, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
+from portal.formats.table_csv import most
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
 from tenants import cost_centres, error_text, members, registry
@@ -58,7 +59,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         if done is not None:
             return done
     context = {
-        "rows": _rows(principal, tenant),
+        "rows": _rows(request, principal, tenant),
         "form": form,
         "may_change": inherited_bounds.may_change_projects(principal, tenant),
         "may_switch_content_log": content_rights.may_switch(principal, tenant),
@@ -125,10 +126,11 @@ def set_cost_centre(request: HttpRequest, principal: Principal, slug: str, proje
     return redirect("portal:projects", slug=tenant.slug)
 
 
-def _rows(principal: Principal, tenant: Tenant) -> list[ProjectRow]:
+def _rows(request: HttpRequest, principal: Principal, tenant: Tenant) -> list[ProjectRow]:
     """Return the projects, open ones first, with what belongs to each."""
     with as_tenant(TenantId(tenant.id)):
-        found = list(project_scope.projects_of(principal, tenant).order_by("archived_at", "slug")[:MAX_ROWS])
+        projects = project_scope.projects_of(principal, tenant).order_by("archived_at", "slug")
+        found = list(projects[: most(request, "projects", MAX_ROWS)])
         live = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         keys = _counted(ApiKey.objects.filter(live, tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None))
         limits = _counted(Limit.objects.filter(tenant=tenant))

@@ -20,6 +20,7 @@ from billing.invoices import finalizing, issuers, steps
 from billing.models import Invoice, InvoicePayment
 from billing.months import closing
 from billing.reports.statements import Month
+from portal.api.billing import invoices as invoices_api
 from tenants.models import AuditEntry, Membership, Tenant, User
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
@@ -148,7 +149,9 @@ def test_the_tenants_billing_people_read_their_own_invoices_and_nobody_elses(
     assert "/invoices/" not in viewer.get("/portal/tenants/acme/").content.decode()
 
 
-def test_lists_are_filtered_paged_and_downloaded(as_operator: APIClient, invoice: Invoice) -> None:
+def test_lists_are_filtered_paged_and_downloaded(
+    as_operator: APIClient, invoice: Invoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(as_operator.get(f"{INVOICES}?tenant=acme&month=2026-03&limit=1").json()["data"]) == 1
     assert as_operator.get(f"{INVOICES}?tenant=globex").json()["data"] == []
     assert as_operator.get(f"{INVOICES}?after={invoice.id}").json()["data"] == []
@@ -159,6 +162,9 @@ def test_lists_are_filtered_paged_and_downloaded(as_operator: APIClient, invoice
     assert dict(zip(header, row, strict=True)) | {"number": "INV-000001", "total": "3.57", "open": "3.57"} == dict(
         zip(header, row, strict=True)
     )
+    assert not as_operator.get(f"{INVOICES}?format=csv").has_header("x-rows-cut")
+    monkeypatch.setattr(invoices_api, "MOST_ROWS", 0)
+    assert as_operator.get(f"{INVOICES}?format=csv")["x-rows-cut"] == "0"
 
 
 def test_a_draft_is_no_invoice(as_operator: APIClient, closed: World) -> None:

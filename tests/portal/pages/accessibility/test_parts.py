@@ -101,7 +101,7 @@ def test_every_table_is_there_as_csv_and_runs_no_formula(page: Page) -> None:
     sign_in(page, "ada")
     page.goto("/portal/audit/")
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
+        page.get_by_role("link", name="CSV").click()
     path = download.value.path()
     rows = list(csv.reader(path.read_text().splitlines()))
     assert download.value.suggested_filename.endswith(".csv")

@@ -23,6 +23,7 @@ from billing.pricing.price_file import Imported
 from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.formats import csv_export
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, show
 
 #: Versions shown, newest first.
@@ -56,7 +57,11 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
                 messages.success(request, f"{count} prices set." if count else _("These prices are in force already."))
                 return redirect("portal:prices")
             previewed = done
-    versions = list(PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[:MAX_ROWS])
+    versions = list(
+        PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[
+            : most(request, "prices", MAX_ROWS)
+        ]
+    )
     context = {
         "rows": _states(versions, timezone.now()),
         "columns": ",".join(price_file.HEADER),
