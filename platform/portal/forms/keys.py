@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import CHOOSE, Choice, PageForm, choice
@@ -60,7 +61,7 @@ LIFETIMES: Sequence[Choice] = (
 
 def scope_choices(*, whole_tenant: bool) -> Sequence[Choice]:
     """Return the sets of scopes that a form offers: those of the whole tenant to those who see it."""
-    return [each for each in SCOPE_CHOICES if whole_tenant or each[0] not in WHOLE_TENANT]
+    return [(name, gettext(words)) for name, words in SCOPE_CHOICES if whole_tenant or name not in WHOLE_TENANT]
 
 
 def _name() -> forms.CharField:
@@ -159,7 +160,10 @@ class ChangeKeyForm(PageForm):
         kept = [(KEEP, ", ".join(key.scopes) or "none")] if known == KEEP else []
         until = f"{key.expires_at:%-d %b %Y %H:%M} UTC" if key.expires_at else "never"
         # what is kept is accepted even where it is not offered
-        _offer(self.fields["scopes"], [*(kept or [(KEEP, "unchanged")]), *scope_choices(whole_tenant=whole_tenant)])
+        _offer(
+            self.fields["scopes"],
+            [*(kept or [(KEEP, gettext("unchanged"))]), *scope_choices(whole_tenant=whole_tenant)],
+        )
         _offer(self.fields["expires"], [(KEEP, f"unchanged: {until}"), *LIFETIMES])
 
     def changes(self) -> dict[str, Any]:
