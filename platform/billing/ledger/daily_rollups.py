@@ -125,7 +125,7 @@ _BOTH_BYPASSES = """
 """
 _FOLDED_WITHIN = """
     SELECT starts_at, true FROM billing_foldedday
-    WHERE folded_at IS NOT NULL AND is_summed AND starts_at >= %(begin)s AND starts_at <= %(day)s
+    WHERE folded_at IS NOT NULL AND is_summed AND starts_at > %(day)s AND starts_at < %(end)s
     UNION ALL
     SELECT starts_at, false FROM billing_foldedhalfhour
     WHERE folded_at IS NOT NULL AND starts_at >= %(begin)s AND starts_at <= %(half)s
@@ -230,9 +230,13 @@ def _rewrite(cursor: CursorWrapper, tables: Iterable[str], begin: datetime, end:
 
 
 def folded_within(begin: datetime, end: datetime) -> tuple[Sequence[datetime], Sequence[datetime]]:
-    """Return the folded days that lie in a period, and the folded half-hours, in order (one query)."""
+    """Return the folded days of which something lies in a period, and half-hours in it of other days (one query).
+
+    Both are in order. A folded day has all of its half-hours.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(_FOLDED_WITHIN, {"begin": begin, "day": end - DAY, "half": end - HALF_HOUR})
+        given = {"begin": begin, "end": end, "day": begin - DAY, "half": end - HALF_HOUR}
+        cursor.execute(_FOLDED_WITHIN, given)
         rows = cursor.fetchall()
     days, halves = ([moment for moment, is_day in rows if is_day is wanted] for wanted in (True, False))
     return days, halves

@@ -9,8 +9,8 @@ roll-ups say first how many there are: see ``billing.reports.tags``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, get_args
 from uuid import UUID
@@ -28,11 +28,15 @@ from tenants.models import ApiKey
 
 By = Literal["tenant", "project", "key", "member", "model", "day", "cost_centre", "end_user", "tag"]
 BY: tuple[str, ...] = get_args(By)
-_COLUMNS: Mapping[savings.By, Column] = {
+_ByColumn = Literal["tenant", "project", "key", "member", "model", "cost_centre"]
+#: What of roll-ups the groups consist of.
+_COLUMNS: Mapping[_ByColumn, Column] = {
     "tenant": "tenant_id",
     "project": "project_id",
     "key": "key_id",
+    "member": "key_id",
     "model": "model_name",
+    "cost_centre": "project_id",
 }
 
 
@@ -59,16 +63,23 @@ class Group:
     id: UUID | None
     name: str
     sums: Sums
-    #: None for an end user and a tag's value: roll-ups have neither.
+    #: None for an end user and a tag's value, which roll-ups do not have, and where it was not asked for.
     latency: Latency | None
 
 
 def grouped(
-    period: LocalPeriod, tenant_id: TenantId | None, by: By, project_id: UUID | None = None, tag: str = ""
+    period: LocalPeriod,
+    tenant_id: TenantId | None,
+    by: By,
+    project_id: UUID | None = None,
+    tag: str = "",
+    *,
+    timed: int | None = None,
 ) -> tuple[Group, ...]:
     """Return each group with requests, refused ones included: days in order, others with the highest amount first.
 
-    ``tag``: the name of the tag to group by. Raises TooManyRequests for a tag and for end users.
+    ``tag``: the name of the tag to group by. ``timed``: only the first so many groups get their latency, which is most
+    of the work where there are thousands. Raises TooManyRequests for a tag and for end users.
     """
     match by:
         case "tag" | "end_user":
@@ -76,13 +87,8 @@ def grouped(
             return tuple(Group(id=None, name=name, sums=sums, latency=None) for name, sums in values)
         case "day":
             return _by_day(period, tenant_id, project_id)
-        case "cost_centre":
-            found = _by_cost_centre(period, tenant_id, project_id)
-        case "member":
-            found = _by_member(period, tenant_id, project_id)
-        case "tenant" | "project" | "key" | "model":
-            found = _by_column(period, tenant_id, project_id, by)
-    return tuple(sorted(found, key=lambda each: (-each.sums.amount_pico, each.name, str(each.id))))
+        case "cost_centre" | "member" | "tenant" | "project" | "key" | "model":
+            return _by_column(period, tenant_id, project_id, by, timed)
 
 
 def days_of(period: LocalPeriod) -> tuple[datetime, ...]:
@@ -93,36 +99,6 @@ def days_of(period: LocalPeriod) -> tuple[datetime, ...]:
         days.append(local)
         local = (local.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=period.zone)
     return tuple(days)
-
-
-def _by_column(
-    period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None, by: savings.By
-) -> tuple[Group, ...]:
-    groups = savings.grouped(period, tenant_id, by, project_id, with_refused=True)
-    histograms = latency.by_column(period, tenant_id, project_id, _COLUMNS[by])
-    if by == "key":
-        heirs = savings.heirs_of(histograms)
-        histograms = _merged((heirs[key_id], histogram) for key_id, histogram in histograms.items())
-    return tuple(
-        Group(
-            id=each.id,
-            name=each.name,
-            sums=each.sums,
-            latency=percentiles(histograms.get(each.name if by == "model" else each.id or NO_KEY, {})),
-        )
-        for each in groups
-    )
-
-
-def _is_used(sums: Sums) -> bool:
-    return sums.requests > 0 or sums.refused_requests > 0
-
-
-def _merged(parts: Iterable[tuple[Any, Counter[int]]]) -> dict[Any, Counter[int]]:
-    found: defaultdict[Any, Counter[int]] = defaultdict(Counter)
-    for name, histogram in parts:
-        found[name].update(histogram)
-    return dict(found)
 
 
 def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
@@ -141,36 +117,55 @@ def _by_day(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | 
     )
 
 
-def _by_cost_centre(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    every = summed(rollups_in(period, tenant_id, project_id, by="project_id"), "project_id")
-    found = {project: sums for project, sums in every.items() if _is_used(sums)}
-    centres = cost_centres.of_projects(found)
-    by_centre: defaultdict[str, Sums] = defaultdict(Sums)
-    for project, sums in found.items():
-        by_centre[centres.get(project, "")] += sums
-    histograms = _merged(
-        (centres.get(project, ""), histogram)
-        for project, histogram in latency.by_column(period, tenant_id, project_id, "project_id").items()
-    )
+def _is_used(sums: Sums) -> bool:
+    return sums.requests > 0 or sums.refused_requests > 0
+
+
+def _by_column(
+    period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None, by: _ByColumn, timed: int | None
+) -> tuple[Group, ...]:
+    """Return groups of the values of a column. Several values may be one group, as keys are of their maker."""
+    column = _COLUMNS[by]
+    every = summed(rollups_in(period, tenant_id, project_id, by=column), column)
+    found = {value: sums for value, sums in every.items() if _is_used(sums)}
+    owners = _owners(by, found)
+    totals: defaultdict[Any, Sums] = defaultdict(Sums)
+    for value, sums in found.items():
+        totals[owners[value]] += sums
+    names = savings.names_of(by, totals) if by in {"tenant", "project", "key"} else {each: each for each in totals}
+    groups = {
+        owner: Group(
+            id=owner if isinstance(owner, UUID) and owner != NO_KEY else None,
+            name=names.get(owner, ""),
+            sums=sums,
+            latency=None,
+        )
+        for owner, sums in totals.items()
+    }
+    order = sorted(groups, key=lambda owner: (-totals[owner].amount_pico, groups[owner].name, str(groups[owner].id)))
+    first = set(order[:timed])
+    only = None if len(first) == len(order) else [value for value in found if owners[value] in first]
+    histograms: defaultdict[Any, Counter[int]] = defaultdict(Counter)
+    for value, histogram in latency.by_column(period, tenant_id, project_id, column, only).items():
+        if value in owners:
+            histograms[owners[value]].update(histogram)
     return tuple(
-        Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
-        for name, sums in by_centre.items()
+        replace(groups[owner], latency=percentiles(histograms[owner])) if owner in first else groups[owner]
+        for owner in order
     )
 
 
-def _by_member(period: LocalPeriod, tenant_id: TenantId | None, project_id: UUID | None) -> tuple[Group, ...]:
-    every = summed(rollups_in(period, tenant_id, project_id, by="key_id"), "key_id")
-    found = {key_id: sums for key_id, sums in every.items() if _is_used(sums)}
-    makers = dict(ApiKey.objects.filter(id__in=found, created_by__isnull=False).values_list("id", "created_by_id"))
-    names = {key_id: str(makers.get(key_id, "")) for key_id in found}
-    by_member: defaultdict[str, Sums] = defaultdict(Sums)
-    for key_id, sums in found.items():
-        by_member[names[key_id]] += sums
-    histograms = _merged(
-        (names.get(key_id, ""), histogram)
-        for key_id, histogram in latency.by_column(period, tenant_id, project_id, "key_id").items()
-    )
-    return tuple(
-        Group(id=None, name=name, sums=sums, latency=percentiles(histograms.get(name, {})))
-        for name, sums in by_member.items()
-    )
+def _owners(by: _ByColumn, found: Collection[Any]) -> dict[Any, Any]:
+    """Return the group of each value: a rotated key is in that of its successor."""
+    match by:
+        case "key":
+            return dict(savings.heirs_of(found))
+        case "cost_centre":
+            centres = cost_centres.of_projects(found)
+            return {project: centres.get(project, "") for project in found}
+        case "member":
+            made = ApiKey.objects.filter(id__in=found, created_by__isnull=False)
+            makers = dict(made.values_list("id", "created_by_id"))
+            return {key_id: str(makers.get(key_id, "")) for key_id in found}
+        case "tenant" | "project" | "model":
+            return {value: value for value in found}

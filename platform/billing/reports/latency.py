@@ -24,10 +24,16 @@ _MERGED = """
 
 
 def by_column(
-    period: Period, tenant_id: TenantId | None, project_id: UUID | None, column: Column
+    period: Period,
+    tenant_id: TenantId | None,
+    project_id: UUID | None,
+    column: Column,
+    only: Sequence[Any] | None = None,
 ) -> dict[Any, Counter[int]]:
-    """Return the histogram of each value of a column of roll-ups."""
-    return _read(rollups_in(period, tenant_id, project_id, by=column), F(column))
+    """Return the histogram of each value of a column of roll-ups, or of these values only."""
+    parts = rollups_in(period, tenant_id, project_id, by=column)
+    chosen = parts if only is None else [rows.filter(**{f"{column}__in": only}) for rows in parts]
+    return _read(chosen if only is None or only else (), F(column))
 
 
 def by_moment(

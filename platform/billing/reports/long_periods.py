@@ -46,13 +46,15 @@ def split(
     cut = {half for moment in moments if (half := daily_rollups.half_hour_of(moment)) != moment}
     cut_days = {daily_rollups.day_of(moment) for moment in (filter(is_within_day, moments) if by_day else cut)}
     folded, halves = daily_rollups.folded_within(start, end)
-    whole = set(folded) - cut_days
+    whole = {day for day in folded if start <= day and day + DAY <= end} - cut_days
     days = _joined([day for day in folded if day in whole], DAY)
     rest = _between(start, end, days)
     if has_keys or not rest:
         return Parts(days=days, rest=rest)
+    of_days = (day + number * HALF_HOUR for day in folded if day not in whole for number in range(DAY // HALF_HOUR))
+    known = {*halves, *(half for half in of_days if start <= half and half + HALF_HOUR <= end)}
     half_hours = _joined(
-        [half for half in halves if half not in cut and daily_rollups.day_of(half) not in whole], HALF_HOUR
+        sorted(half for half in known if half not in cut and daily_rollups.day_of(half) not in whole), HALF_HOUR
     )
     return Parts(days=days, half_hours=half_hours, rest=_between(start, end, sorted([*days, *half_hours])))
 

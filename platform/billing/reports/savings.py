@@ -103,22 +103,18 @@ class BypassCount:
     requests: int
 
 
-def grouped(
-    period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None, *, with_refused: bool = False
-) -> tuple[Group, ...]:
-    """Return each group with requests, highest prediction saving first. A rotated key counts with its successor.
-
-    ``with_refused``: also the groups of which every request was refused, such as those that named no model there is.
-    """
+def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None) -> tuple[Group, ...]:
+    """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
     column = _COLUMNS[by]
     every = summed(rollups_in(period, tenant_id, project_id, by=column), column)
-    found = {name: sums for name, sums in every.items() if sums.requests or (with_refused and sums.refused_requests)}
+    # Without requests: refusals only, of a model or key that may not even exist.
+    found = {name: sums for name, sums in every.items() if sums.requests}
     if by == "model":
         groups = [Group(id=None, name=name, sums=sums) for name, sums in found.items()]
     else:
         if by == "key":
             found = _with_heirs(found)
-        names = _names(by, found)
+        names = names_of(by, found)
         groups = [
             Group(id=None if identity == NO_KEY else identity, name=names.get(identity, ""), sums=sums)
             for identity, sums in found.items()
@@ -169,7 +165,8 @@ def _bypasses_of_projects(period: Period, tenant_id: TenantId, project_id: UUID 
     return tuple(BypassCount(reason=row["cache_reason"], requests=int(row["total"])) for row in counted)
 
 
-def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:
+def names_of(by: str, found: Collection[UUID]) -> dict[UUID, str]:
+    """Return the slugs of these tenants or projects, or the names of keys."""
     if by == "tenant":
         return dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
     if by == "project":

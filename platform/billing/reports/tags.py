@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
+from django.db import connection
 from django.db.models import BigIntegerField, Count, F, FloatField, Func, Q, Sum, TextField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast, Coalesce
@@ -37,23 +36,12 @@ def by_value(
     if tag is not None:
         found = Func(F("tags"), Value(tag), function="jsonb_extract_path_text", output_field=TextField())
         value = Coalesce(found, Value(""), output_field=TextField())
-    rows = records_in(period, tenant_id, project_id)
-    groups = rows.annotate(value=value).values("value").annotate(**_AGGREGATES).order_by("-amount_pico", "value")
-    listed = [(row["value"], sums_of(_plain(row))) for row in groups[: MOST_VALUES + 1]]
-    if len(listed) <= MOST_VALUES:
-        return tuple(listed)
-    listed.pop()
-    everything = sums_of(_plain(rows.aggregate(**_AGGREGATES)))
-    return (*listed, (OTHERS, _without(everything, [sums for _, sums in listed])))
-
-
-def _without(everything: Sums, parts: list[Sums]) -> Sums:
-    names = [each.name for each in fields(Sums)]
-    return Sums(**{name: getattr(everything, name) - sum(getattr(part, name) for part in parts) for name in names})
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value or 0 for name, value in row.items()}
+    rows = records_in(period, tenant_id, project_id).annotate(value=value).values("value").annotate(**_AGGREGATES)
+    inner, parameters = rows.order_by().values_list("value", *_AGGREGATES).query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(_FIRST_AND_OTHERS.format(inner), [*parameters, MOST_VALUES])
+        groups = [(name, dict(zip(_AGGREGATES, sums, strict=True))) for _, name, *sums in cursor.fetchall()]
+    return tuple((OTHERS if name is None else name, sums_of(sums)) for name, sums in groups)
 
 
 def _count(condition: Q) -> Count:
@@ -94,3 +82,11 @@ _AGGREGATES: dict[str, Any] = {
     "avoided_engine_ms": Sum(_WHOLE_MS, filter=_COMPLETE, default=0),
     **{name: Sum(name, default=0) for name in ("amount_pico", "saved_prediction_pico", "saved_prefix_pico")},
 }
+#: The first values with their sums, and the sums of all others, which have no value. Requests are read once.
+_FIRST_AND_OTHERS = f"""
+    WITH every (value, {", ".join(_AGGREGATES)}) AS ({{0}}),
+    numbered AS (SELECT *, row_number() OVER (ORDER BY coalesce(amount_pico, 0) DESC, value) AS place FROM every)
+    SELECT least(place, most + 1), CASE WHEN place <= most THEN value END,
+        {", ".join(f"coalesce(sum({name}), 0)" for name in _AGGREGATES)}
+    FROM numbered, (SELECT %s::bigint AS most) AS bound GROUP BY 1, 2 ORDER BY 1
+"""

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
@@ -21,7 +22,7 @@ from billing.reports.breakdown import BY, By, Group
 from billing.reports.tags import OTHERS
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
-from portal.formats import csv_export, query_params
+from portal.formats import csv_export, numbers, query_params
 from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import member_names, periods
@@ -42,6 +43,8 @@ TITLES: dict[By, str] = {
     "end_user": _("End user"),
     "tag": _("Tag"),
 }
+#: Groups that the page names, those with the highest amounts; the others are one row.
+MOST_ROWS = 100
 #: The tag whose values are shown unless another is chosen.
 DEFAULT_TAG = "app"
 #: What usage without a name is called.
@@ -123,7 +126,7 @@ def _context(request: HttpRequest, place: _Place) -> dict[str, Any]:
     by, tag = _chosen(request, place.allowed), _tag(request)
     with _read_as(place.tenant_id):
         total = usage.totals(period, place.tenant_id)
-        groups = _grouped(request, period, place.tenant_id, by, tag)
+        groups = _grouped(request, period, place.tenant_id, by, tag, timed=MOST_ROWS)
     links = _Links(
         requests=place.requests, period=period, by=by, tag=tag, tenant=query_params.text(request.GET, "tenant") or ""
     )
@@ -140,7 +143,7 @@ def _context(request: HttpRequest, place: _Place) -> dict[str, Any]:
             Choice(by=cast(By, each), label=TITLES[cast(By, each)], query=with_query(request, by=each))
             for each in place.allowed
         ],
-        "rows": [_row(group, total, links) for group in member_names.named(groups, by, place.reader)],
+        "rows": _rows(member_names.named(groups, by, place.reader), total, links),
         "csv_query": f"{period.query}&{urlencode({'by': by, 'tag': tag} if by == 'tag' else {'by': by})}",
     }
 
@@ -179,6 +182,18 @@ class _Links:
         return f"{self.requests}?{urlencode({**period.parameters, **filters, **named})}"
 
 
+def _rows(groups: Sequence[Group], total: Sums, links: _Links) -> list[UsageRow]:
+    if links.by == "day" or len(groups) <= MOST_ROWS + 1:
+        return [_row(group, total, links) for group in groups]
+    others = groups[MOST_ROWS:]
+    name = gettext("%(count)s others, which the CSV has") % {"count": numbers.count(len(others))}
+    if others[-1].name == OTHERS:
+        name = OTHERS
+    together = Group(id=None, name=name, sums=sum((each.sums for each in others), Sums()), latency=None)
+    rows = [_row(group, total, links) for group in groups[:MOST_ROWS]]
+    return [*rows, replace(_row(together, total, links), link="")]
+
+
 def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
     return UsageRow(
         name=group.name or UNNAMED.get(links.by, ""),
@@ -209,10 +224,12 @@ def _read_as(tenant_id: TenantId | None) -> AbstractContextManager[None]:
     return nullcontext() if tenant_id is None else as_tenant(tenant_id)
 
 
-def _grouped(request: HttpRequest, period: Period, tenant_id: TenantId | None, by: By, tag: str) -> tuple[Group, ...]:
+def _grouped(
+    request: HttpRequest, period: Period, tenant_id: TenantId | None, by: By, tag: str, *, timed: int | None = None
+) -> tuple[Group, ...]:
     """Return the groups. Raises BadQuery for a period with too many requests to read by tag or end user."""
     try:
-        return breakdown.grouped(period, tenant_id, by, tag=tag)
+        return breakdown.grouped(period, tenant_id, by, tag=tag, timed=timed)
     except TooManyRequests as error:
         raise BadQuery("period", request.GET.get("period", period.label), error.allowed) from None
 

@@ -123,10 +123,15 @@ def has_arrow(tiles: Iterable[Any]) -> bool:
     return any(arrow in tile.comparison for tile in tiles for arrow in "▲▼")
 
 
-@register.inclusion_tag("portal/parts/share_bar.html")
-def share_bar(share: float | None, tone: str = "") -> dict[str, object]:
+@register.simple_tag
+def share_bar(share: float | None, tone: str = "") -> SafeString:
     """Draw a share of 0 to 1 as a bar."""
-    return {"width": round(max(0.0, min(1.0, share or 0.0)) * 64, 1), "tone": tone}
+    return format_html(
+        '<svg class="share {}" viewBox="0 0 64 6" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect width="64" height="6" rx="3"/><rect width="{}" height="6" rx="3"/></svg>',
+        tone,
+        round(max(0.0, min(1.0, share or 0.0)) * 64, 1),
+    )
 
 
 @register.inclusion_tag("portal/parts/span_bar.html")

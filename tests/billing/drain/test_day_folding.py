@@ -149,7 +149,7 @@ def test_reports_say_the_same_of_folded_half_hours(rows: list[UsageRow]) -> None
 
     before = report()
     with as_process():
-        assert day_folding.fold_half_hours(now) == 74
+        assert day_folding.fold_half_hours(now) == 26
         assert day_folding.fold_half_hours(now) == 0
         assert report() == before
         store(row(START + 2 * DAY + timedelta(hours=7)))
@@ -172,9 +172,9 @@ def test_a_day_that_the_release_before_folded_is_folded_again(rows: list[UsageRo
     assert reported() == before
 
 
-def test_a_day_is_folded_a_day_after_its_end(rows: list[UsageRow]) -> None:
-    assert day_folding.fold(START + 2 * DAY - timedelta(seconds=1)) == 0
-    assert day_folding.fold(START + 2 * DAY) == 1
+def test_a_day_is_folded_two_hours_after_its_end(rows: list[UsageRow]) -> None:
+    assert day_folding.fold(START + DAY + timedelta(hours=2, seconds=-1)) == 0
+    assert day_folding.fold(START + DAY + timedelta(hours=2)) == 1
     assert daily_rollups.folded_within(START - 9 * DAY, NOW) == ([START], [])
 
 
@@ -230,7 +230,7 @@ def test_a_day_that_differs_is_a_gap_and_is_folded_again(rows: list[UsageRow]) -
 
 
 def test_every_table_of_days_and_half_hours_is_compared(rows: list[UsageRow]) -> None:
-    now = START + 3 * DAY + timedelta(hours=2)
+    now = START + 3 * DAY + timedelta(hours=1, minutes=50)
     assert (day_folding.fold(now), day_folding.fold_half_hours(now)) == (2, 51)
     end = START + DAYS * DAY
     tables: dict[str, Any] = {

@@ -17,6 +17,7 @@ from rest_framework.test import APIClient
 
 from billing.models import UsageRecord
 from billing.reports import tags
+from portal.pages import breakdown
 from tenants.models import User
 from tests.portal import fixtures
 from tests.portal.fixtures import World
@@ -123,3 +124,16 @@ def test_pages_show_and_filter_them(used: World, signed_in: SignedIn) -> None:
     assert all(f'data-testid="usage-by-{name}"' in by_tag for name in ("search", "chat", "without this tag"))
     answer: Any = owner.get(f"{page}/usage-by.csv?by=tag&tag=app")
     assert b"tag,,chat,2" in b"".join(answer.streaming_content)
+
+
+def test_a_page_names_the_first_groups_and_adds_up_the_others(
+    used: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakdown, "MOST_ROWS", 1)
+    owner, page = signed_in(used.acme.owner), "/portal/tenants/acme"
+    by_tag = owner.get(f"{page}/usage/?by=tag&tag=app").content.decode()
+    assert by_tag.count('data-testid="usage-by-') == 2
+    assert "2 others, which the CSV has" in by_tag
+    by_key = owner.get(f"{page}/usage/?by=key").content.decode()
+    assert "TTFT" in by_key
+    assert "others" not in by_key
