@@ -128,6 +128,19 @@ INVOICE_VOIDED = EventType(
     fields=_OF_INVOICES,
     mail_roles=(OWNER, ADMIN, BILLING),
 )
+INVOICE_CREDITED = EventType(
+    name="hearth.invoice.credited.v1",
+    about="A credit note took a part of an invoice back.",
+    fields=_OF_INVOICES
+    | {
+        "credit_note": "Number of the credit note.",
+        "credited": "Its amount with tax.",
+        "open": "What is still to be paid of the invoice.",
+        "to_credit": "What had been paid already and is prepaid credit now.",
+        "reason": "Why.",
+    },
+    mail_roles=(OWNER, ADMIN, BILLING),
+)
 PAYMENT_FAILED = EventType(
     name="hearth.payment.failed.v1",
     about="A payment of an invoice failed, such as a card that was declined.",
@@ -241,6 +254,7 @@ EVENT_TYPES: tuple[EventType, ...] = (
     INVOICE_PAID,
     INVOICE_OVERDUE,
     INVOICE_VOIDED,
+    INVOICE_CREDITED,
     PAYMENT_FAILED,
     INVOICE_REMINDED,
     PAYMENT_SUSPENSION_BEGUN,

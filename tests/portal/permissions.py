@@ -269,6 +269,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "POST /invoices": lambda place: {"tenant": "acme", "month": CLOSED},
     "POST /invoices/{invoice}/pay": lambda place: {"reference": "Wire", "paid_on": f"{timezone.now():%Y-%m-%d}"},
     "POST /invoices/{invoice}/void": lambda place: {"reason": "why"},
+    "POST /invoices/{invoice}/credit-notes": lambda place: {"reason": "why", "lines": [{"text": "x", "net_cents": 1}]},
     "PATCH /issuers/{issuer}/stripe": lambda place: {"tax_rate": ""},
     "POST /stripe/invoices": lambda place: {"tenant": "acme", "month": "2023-10"},
     "POST /stripe/invoices/{invoice}/void": lambda place: {"reason": "why"},

@@ -71,9 +71,8 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
     A key that was used for the same change returns that one. Raises BadCredit, CreditRefused, NotAllowed, NotFound.
     """
     invoice = None if wanted.invoice is None else returns.lock(tenant.id, wanted.invoice)
-    tenant = _lock(tenant)
-    if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
-        raise BadCredit("key", f"use 1 to {LONGEST_KEY} printable ASCII characters")
+    tenant = lock(tenant)
+    check_key(key)
     _check_texts(wanted)
     target = _target(tenant, wanted)
     amount = _amount(tenant, wanted, target)
@@ -101,7 +100,7 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
         refers_to=target,
         invoice=invoice,
         tax_pico=tax,
-        needs_approval=_is_large(tenant, who, amount),
+        needs_approval=is_large(tenant, who, amount),
         requested_by=who,
         state=State.POSTED,
     )
@@ -119,9 +118,11 @@ def submit(actor: Actor, tenant: Tenant, key: str, wanted: NewCredit) -> tuple[C
 
 @transaction.atomic
 def approve(actor: Actor, tenant: Tenant, request_id: UUID) -> CreditRequest:
-    """Post a change that another person requested. Raises NotFound, CreditRefused."""
-    tenant = _lock(tenant)
-    request = _pending(tenant, request_id)
+    """Post a change that another person requested, but for a credit note. Raises NotFound, CreditRefused."""
+    tenant = lock(tenant)
+    request = awaited(tenant, request_id)
+    if request.kind == Kind.CREDIT_NOTE:
+        raise ValueError("billing.invoices.crediting approves credit notes")
     if (objection := second_person.objection(actor, request.requested_by)) is not None:
         raise CreditRefused(tenant.slug, objection, "")
     if request.expires_at is not None and request.expires_at <= timezone.now():
@@ -131,14 +132,14 @@ def approve(actor: Actor, tenant: Tenant, request_id: UUID) -> CreditRequest:
         _require_not_reversed(tenant, request.refers_to, without=request)
     _require_billed(tenant, request.kind)
     _require_room(tenant, request, _part(request))
-    return _decide(actor, tenant, request, State.POSTED)
+    return decide(actor, tenant, request, State.POSTED)
 
 
 @transaction.atomic
 def reject(actor: Actor, tenant: Tenant, request_id: UUID) -> CreditRequest:
     """Drop a change that waits for approval; whoever requested it may do so too. Raises NotFound, CreditRefused."""
-    tenant = _lock(tenant)
-    return _decide(actor, tenant, _pending(tenant, request_id), State.REJECTED)
+    tenant = lock(tenant)
+    return decide(actor, tenant, awaited(tenant, request_id), State.REJECTED)
 
 
 def pending(tenant: Tenant | None = None) -> list[CreditRequest]:
@@ -153,11 +154,12 @@ def history(tenant: Tenant) -> QuerySet[CreditEntry]:
     return found.order_by("-id")
 
 
-def _decide(actor: Actor, tenant: Tenant, request: CreditRequest, state: State) -> CreditRequest:
+def decide(actor: Actor, tenant: Tenant, request: CreditRequest, state: State) -> CreditRequest:
+    """Post or reject a change that waits, whose tenant is locked, unchecked. The caller posts a credit note."""
     who = second_person.person(actor)
     CreditRequest.objects.filter(id=request.id).update(state=state, decided_by=who, decided_at=Now())
     request.refresh_from_db()
-    if state == State.POSTED:
+    if state == State.POSTED and request.kind != Kind.CREDIT_NOTE:
         _post(request)
     action = "credit.approved" if state == State.POSTED else "credit.rejected"
     facts = _facts(request) | {"requested_by": request.requested_by}
@@ -166,13 +168,19 @@ def _decide(actor: Actor, tenant: Tenant, request: CreditRequest, state: State) 
     return request
 
 
-def _lock(tenant: Tenant) -> Tenant:
+def lock(tenant: Tenant) -> Tenant:
     """Keep the tenant's state, currency and credit until the transaction ends. Raises NotAllowed for the platform's."""
     locked = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     if locked.slug == PLATFORM_SLUG:
         raise NotAllowed("tenant", locked.slug, "the platform's own, which has no bills")
     balance.lock(locked.id)
     return locked
+
+
+def check_key(key: str) -> None:
+    """Raise BadCredit for a key that no change may have."""
+    if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
+        raise BadCredit("key", f"use 1 to {LONGEST_KEY} printable ASCII characters")
 
 
 def _post(request: CreditRequest) -> None:
@@ -230,7 +238,7 @@ def _require_billed(tenant: Tenant, kind: str) -> None:
         raise NotAllowed("tenant", tenant.slug, tenant.state)
 
 
-def _is_large(tenant: Tenant, who: str, amount: int) -> bool:
+def is_large(tenant: Tenant, who: str, amount: int) -> bool:
     """Return whether a second person must approve an amount, with those that this one posted alone within a day."""
     alone = CreditRequest.objects.filter(
         tenant_id=tenant.id,
@@ -261,6 +269,8 @@ def _amount(tenant: Tenant, wanted: NewCredit, target: CreditEntry | None) -> in
     """Return what a change adds to the credit; negative: takes. Raises BadCredit, CreditRefused."""
     if wanted.kind not in Kind.values:
         raise BadCredit("kind", f"use one of {', '.join(Kind.values)}")
+    if wanted.kind == Kind.CREDIT_NOTE:
+        raise BadCredit("kind", "a credit note is made on its invoice: hearth invoice credit")
     if wanted.kind != Kind.RETURN and wanted.invoice is not None:
         raise BadCredit("invoice", f"a {wanted.kind} is of no invoice; only a return is")
     if wanted.kind == Kind.REVERSAL:
@@ -332,7 +342,7 @@ def _is_same(known: CreditRequest, wanted: NewCredit, amount: int, target: Credi
     return all(getattr(known, name) == value for name, value in same.items())
 
 
-def _pending(tenant: Tenant, request_id: UUID) -> CreditRequest:
+def awaited(tenant: Tenant, request_id: UUID) -> CreditRequest:
     """Return a request that waits for approval. Raises NotFound, CreditRefused."""
     found = CreditRequest.objects.select_related("refers_to").filter(tenant_id=tenant.id, id=request_id).first()
     if found is None:

@@ -44,6 +44,11 @@ def paid_cents(invoice: Invoice) -> int:
     return own + sum(each.cents for each in overpaid.paid_before(invoice.closing))
 
 
+def returned_tax_cents(invoice: Invoice) -> int:
+    """Return the tax within it."""
+    return _sums(invoice)[1]
+
+
 def lock(tenant_id: UUID, invoice_id: UUID) -> Invoice:
     """Return an invoice as it is now, locked until the transaction ends. Call it before the tenant is locked.
 
@@ -67,10 +72,15 @@ def tax_of(invoice: Invoice, amount_pico: int) -> int:
         )
     per_cent = amounts.pico_per_minor(invoice.currency)
     before, tax_before = _sums(invoice)
-    cents, left_cents = amount_pico // per_cent, paid_cents(invoice) - before
+    left_cents = paid_cents(invoice) - before
+    left_cents -= sum(each.total_cents - each.settled_cents for each in invoice.credit_notes.filter(is_partial=True))
+    cents = amount_pico // per_cent
     if cents > left_cents:
         left = f"{amounts.of_minor(left_cents, invoice.currency)} {invoice.currency}"
-        raise BadCredit("amount_pico", f"use at most {left}, which was paid for {invoice.number} and did not go back")
+        raise BadCredit(
+            "amount_pico",
+            f"use at most {left}, which was paid for {invoice.number} and neither went back nor became credit",
+        )
     total = invoice.total_cents
     tax = (2 * invoice.tax_cents * (before + cents) + total) // (2 * total) - tax_before
     return max(0, min(tax, cents)) * per_cent

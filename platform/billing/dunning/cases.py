@@ -11,7 +11,7 @@ from django.db.models import QuerySet, Sum
 
 from billing.dunning import dates
 from billing.invoices import states
-from billing.models import DunningCase, DunningHold, DunningRun, DunningStep, Invoice, InvoicePayment
+from billing.models import CreditNote, DunningCase, DunningHold, DunningRun, DunningStep, Invoice, InvoicePayment
 from tenants.models import Tenant
 
 
@@ -66,6 +66,9 @@ def described(found: Sequence[DunningCase], now: datetime) -> list[Case]:
         .annotate(Sum("amount_cents"))
     )
     paid_cents = dict(paid.order_by())
+    notes = CreditNote.objects.filter(invoice__in=invoices).values_list("invoice").annotate(Sum("settled_cents"))
+    for invoice_id, cents in notes.order_by():
+        paid_cents[invoice_id] = paid_cents.get(invoice_id, 0) + cents
     held = _Held(DunningHold.objects.filter(ended_at=None, tenant_id__in=tenants))
     return [
         _case(row, tenants[row.tenant_id], steps.get(row.invoice_id, ()), paid_cents.get(row.invoice_id, 0), held, now)

@@ -102,6 +102,8 @@ class Content:
     refers_to: str = ""
     refers_to_issued_on: date | None = None
     reason: str = ""
+    #: Whether a credit note is for a part of its invoice.
+    is_partial: bool = False
 
     @property
     def total_cents(self) -> int:

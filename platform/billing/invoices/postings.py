@@ -9,7 +9,7 @@ from django.db.models import Sum
 
 from billing.ledger import transfers
 from billing.ledger.transfers import Transfer
-from billing.models import Invoice, InvoicePayment, LedgerAccount, LedgerEntry
+from billing.models import CreditNote, Invoice, InvoicePayment, LedgerAccount, LedgerEntry
 from billing.pricing.amounts import pico_per_minor
 
 Kind = LedgerAccount.Kind
@@ -32,6 +32,23 @@ def reverse(invoice: Invoice) -> None:
             source=f"{each.source}:reversal",
         )
         for each in _all(invoice)
+    )
+
+
+def credit(invoice: Invoice, note: CreditNote) -> None:
+    """Post a credit note for a part of an invoice: less revenue, less tax, less to be paid."""
+    one = pico_per_minor(invoice.currency)
+    transfers.post(
+        Transfer(
+            tenant_id=invoice.tenant_id,
+            currency=invoice.currency,
+            debit=account,
+            credit=Kind.RECEIVABLE,
+            amount_pico=cents * one,
+            source=f"credit_note:{note.id}:{name}",
+        )
+        for name, account, cents in (("net", Kind.REVENUE, note.net_cents), ("tax", Kind.TAX, note.tax_cents))
+        if cents
     )
 
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from billing.accounts.overpaid import PAID_CENTS
 from billing.errors import InvoiceRefused
-from billing.models import Invoice, InvoiceDocument
+from billing.models import CreditNote, Invoice, InvoiceDocument
 from tenants.errors import NotFound
 from tenants.models import Tenant
+
+_SETTLED = CreditNote.objects.filter(invoice=OuterRef("pk")).order_by().values("invoice")
+#: What credit notes for parts of an invoice took from what was to be paid.
+CREDITED_CENTS = Coalesce(Subquery(_SETTLED.annotate(total=Sum("settled_cents")).values("total")), 0)
 
 
 def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
@@ -55,12 +61,20 @@ def all_locked(invoice_ids: Iterable[UUID]) -> list[Invoice]:
     return found
 
 
-def document(invoice: Invoice, kind: str, *, of_credit_note: bool = False) -> InvoiceDocument:
-    """Return a document of an invoice, or of its credit note. Raises NotFound."""
-    of = {"credit_note__invoice_id": invoice.id} if of_credit_note else {"invoice_id": invoice.id}
-    found = InvoiceDocument.objects.filter(kind=kind, **of).first()
+#: Instead of a credit note's number: that of the one that took the invoice back.
+CREDIT_NOTE = "credit_note"
+
+
+def document(invoice: Invoice, kind: str, *, note: str = "") -> InvoiceDocument:
+    """Return a document of an invoice, or of its credit note with this number, or ``CREDIT_NOTE``. Raises NotFound."""
+    of: dict[str, Any] = {"invoice_id": invoice.id}
+    if note:
+        which = {"is_partial": False} if note == CREDIT_NOTE else {"number": note}
+        of = {"credit_note__in": invoice.credit_notes.filter(**which)}
+    found = InvoiceDocument.objects.filter(kind=kind, **of).first() if "\0" not in note else None
     if found is None:
-        raise NotFound("document", f"{kind} of {'the credit note of ' if of_credit_note else ''}{invoice.number}")
+        name = {"": "", CREDIT_NOTE: "the credit note of "}.get(note, f"the credit note {note} of ")
+        raise NotFound("document", f"{kind} of {name}{invoice.number}")
     return found
 
 
@@ -76,12 +90,20 @@ def open_cents(invoice: Invoice) -> int:
     """Return what is still to be paid."""
     if invoice.state == Invoice.State.VOID:
         return 0
-    return max(0, invoice.total_cents - invoice.applied_cents - paid_cents(invoice))
+    return max(0, invoice.total_cents - invoice.applied_cents - paid_cents(invoice) - credited_cents(invoice))
+
+
+def credited_cents(invoice: Invoice) -> int:
+    """Return what credit notes for parts of it took from what was to be paid."""
+    known: int | None = getattr(invoice, "credited_sum", None)
+    return sum(invoice.credit_notes.values_list("settled_cents", flat=True)) if known is None else known
 
 
 def with_paid(rows: QuerySet[Invoice]) -> QuerySet[Invoice]:
-    """Return the invoices with what was paid for each, so that a list reads it at once."""
-    return rows.annotate(paid_sum=PAID_CENTS).select_related("credit_note", "replaces")
+    """Return the invoices with what was paid for each and its credit notes, so that a list reads them at once."""
+    notes = Prefetch("credit_notes", CreditNote.objects.defer("document").order_by("id"))
+    found = rows.annotate(paid_sum=PAID_CENTS, credited_sum=CREDITED_CENTS)
+    return found.select_related("replaces").prefetch_related(notes)
 
 
 def in_state(rows: QuerySet[Invoice], state: str, today: date) -> QuerySet[Invoice]:

@@ -16,7 +16,7 @@ from billing.invoices import drafting, issuers, postings, registry, states, susp
 from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
-from billing.models import CreditNote, Invoice, InvoicePayment, PaymentUndone, StripeInvoice
+from billing.models import CreditNote, CreditRequest, Invoice, InvoicePayment, PaymentUndone, StripeInvoice
 from billing.months import closing
 from billing.pricing.amounts import of_minor
 from notifications.event_types import INVOICE_PAID, INVOICE_SENT, INVOICE_VOIDED
@@ -63,7 +63,7 @@ def pay(
     ``may_be_earlier``: whether it may have arrived before the invoice's date, as with a month that was issued again.
     Raises InvoiceRefused.
     """
-    text = _text(given, "reference", reference, LONGEST_REFERENCE)
+    text = checked_text(given, "reference", reference, LONGEST_REFERENCE)
     invoice = registry.locked(given)
     known = invoice.payments.filter(reference=text).first()
     if known is not None:
@@ -115,7 +115,7 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
     payment = InvoicePayment.objects.select_related("invoice").filter(id=payment_id).first()
     if payment is None:
         raise NotFound("payment", str(payment_id))
-    text = _text(payment.invoice, "reason", reason, LONGEST_REASON)
+    text = checked_text(payment.invoice, "reason", reason, LONGEST_REASON)
     invoice = registry.locked(payment.invoice)
     if PaymentUndone.objects.filter(payment=payment).exists():
         return invoice
@@ -152,12 +152,13 @@ def void(
     What was paid for it counts for the invoice that replaces it. One of another system is void without a note of ours.
     Raises InvoiceRefused, also for one that is not void at Stripe yet.
     """
-    text = _text(given, "reason", reason, LONGEST_REASON)
+    text = checked_text(given, "reason", reason, LONGEST_REASON)
     closing.lock(TenantId(given.tenant_id))  # before the invoice, as finalising does
     invoice = _at(given, states.VOID)
     if not is_void_at_stripe:
         _require_not_at_stripe(invoice)
     _require_not_returned(invoice, 0)
+    _require_not_credited(invoice)
     invoice.state, invoice.voided_at = states.VOID, timezone.now()
     invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
@@ -171,6 +172,14 @@ def void(
     return note
 
 
+def checked_text(invoice: Invoice, name: str, given: str, longest: int) -> str:
+    """Return a text without spaces around it. Raises InvoiceRefused for none, and for what cannot be printed."""
+    text = given.strip()
+    if not text or len(text) > longest or not text.isprintable():
+        raise InvoiceRefused(invoice.number, f"give a {name} of 1 to {longest} printable characters")
+    return text
+
+
 def _require_not_returned(invoice: Invoice, paid_cents: int) -> None:
     """Raise InvoiceRefused if more than that of the invoice's payments went back. Returns lock the invoice too."""
     returned = returns.returned_cents(invoice)
@@ -178,6 +187,15 @@ def _require_not_returned(invoice: Invoice, paid_cents: int) -> None:
         reason = f"{of_minor(returned, invoice.currency)} {invoice.currency} that was paid for it went back"
         remedy = "Take the return back (hearth credit reverse), undo the payment, and record only what stayed."
         raise InvoiceRefused(invoice.number, reason, remedy)
+
+
+def _require_not_credited(invoice: Invoice) -> None:
+    """Raise InvoiceRefused for an invoice of which a part was credited: a credit note of all would be too much."""
+    if invoice.credit_notes.filter(is_partial=True).exists():
+        remedy = f"Credit the rest instead: hearth invoice credit {invoice.number} --rest"
+        raise InvoiceRefused(invoice.number, "a credit note took a part of it back", remedy)
+    if invoice.returns.filter(kind=CreditRequest.Kind.CREDIT_NOTE, state=CreditRequest.State.PENDING).exists():
+        raise InvoiceRefused(invoice.number, "a credit note of it waits for a second person", "Reject that first.")
 
 
 def _require_not_at_stripe(invoice: Invoice) -> None:
@@ -222,13 +240,6 @@ def _at(given: Invoice, state: str) -> Invoice:
     if not states.may_become(invoice, state):
         raise InvoiceRefused(invoice.number, f"it is {invoice.state} and cannot become {state}")
     return invoice
-
-
-def _text(invoice: Invoice, name: str, given: str, longest: int) -> str:
-    text = given.strip()
-    if not text or len(text) > longest or not text.isprintable():
-        raise InvoiceRefused(invoice.number, f"give a {name} of 1 to {longest} printable characters")
-    return text
 
 
 def _record(actor: Actor, action: str, invoice: Invoice, after: dict[str, object]) -> None:

@@ -24,6 +24,8 @@ class CreditRequest(models.Model):
         #: Money of a paid invoice that went back, as by a refund or a dispute: the amount, while credit stays as it is.
         RETURN = "return"
         REVERSAL = "reversal"
+        #: A credit note for a part of an invoice, with tax: what of it is not to be paid any more is no credit.
+        CREDIT_NOTE = "credit_note"
 
     class State(models.TextChoices):
         PENDING = "pending"
@@ -44,9 +46,11 @@ class CreditRequest(models.Model):
     #: What it is about outside Hearth, such as the number of a payment.
     reference = models.CharField(max_length=LONGEST_REFERENCE, blank=True, default="")
     refers_to = models.ForeignKey("billing.CreditEntry", null=True, on_delete=models.PROTECT, related_name="+")
-    #: Of a return: the invoice that the money had paid, and the tax within the amount.
+    #: Of a return and a credit note: the invoice that was paid or is credited, and the tax within the amount.
     invoice = models.ForeignKey("billing.Invoice", null=True, on_delete=models.PROTECT, related_name="returns")
     tax_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0, db_default=0)
+    #: Of a credit note: what its lines say, and their amounts without tax, in minor units.
+    lines = models.JSONField(null=True)
     needs_approval = models.BooleanField()
     state = models.CharField(max_length=8, choices=State.choices)
     requested_by = models.CharField(max_length=200)
@@ -87,7 +91,7 @@ class CreditEntry(models.Model):
         #: What paid for a closed month, and what reopening it gave back.
         APPLIED = "applied"
         UNAPPLIED = "unapplied"
-        #: What was paid for a void invoice and the month does not need.
+        #: What was paid for a void invoice and the month does not need, or for a part that a credit note took back.
         OVERPAID = "overpaid"
         #: What was left of a line of a bank statement.
         TRANSFER = "transfer"

@@ -139,6 +139,11 @@ class Invoice(models.Model):
         """The month as YYYY-MM."""
         return f"{self.year}-{self.month:02}"
 
+    @property
+    def credit_note(self) -> CreditNote | None:
+        """The credit note that took it back when it was voided."""
+        return next((each for each in self.credit_notes.all() if not each.is_partial), None)
+
 
 class InvoiceLine(models.Model):
     """One line of an invoice: a line of usage, or what one of the plan's terms adds. Never changed."""
@@ -162,26 +167,48 @@ class InvoiceLine(models.Model):
 
 
 class CreditNote(models.Model):
-    """The document that takes a void invoice back, with a number of its own. Never changed."""
+    """The document that takes a void invoice back, or a part of one, with a number of its own. Never changed."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()
-    invoice = models.OneToOneField(Invoice, on_delete=models.PROTECT, related_name="credit_note")
+    invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="credit_notes")
     issuer = models.ForeignKey(Issuer, on_delete=models.PROTECT, related_name="credit_notes")
     sequence = models.PositiveIntegerField()
     number = models.CharField(max_length=64)
     issued_on = models.DateField()
     document = models.JSONField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    #: Of a part: what asked for it, its amounts, and how much it took from what was to be paid. The rest is credit.
+    is_partial = models.BooleanField(default=False, db_default=False)
+    request = models.OneToOneField(
+        "billing.CreditRequest", on_delete=models.PROTECT, null=True, related_name="credit_note"
+    )
+    net_cents = models.BigIntegerField(default=0, db_default=0)
+    tax_cents = models.BigIntegerField(default=0, db_default=0)
+    settled_cents = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("issuer", "sequence"), name="credit_note_sequence_once"),
             models.UniqueConstraint(fields=("issuer", "number"), name="credit_note_number_once"),
+            models.UniqueConstraint(
+                fields=("invoice",), condition=Q(is_partial=False), name="credit_note_of_a_void_invoice_once"
+            ),
+            models.CheckConstraint(
+                name="credit_note_of_a_part_has_amounts",
+                condition=Q(is_partial=False)
+                | Q(request__isnull=False, net_cents__gt=0, tax_cents__gte=0, settled_cents__gte=0)
+                & Q(settled_cents__lte=F("net_cents") + F("tax_cents")),
+            ),
         )
 
     def __str__(self) -> str:
         return self.number
+
+    @property
+    def total_cents(self) -> int:
+        """Of a part: its amount with tax."""
+        return self.net_cents + self.tax_cents
 
 
 class InvoiceDocument(models.Model):

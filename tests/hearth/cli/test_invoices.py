@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MIDDLE = datetime(2024, 2, 14, 12, 0, tzinfo=UTC)
 
 
-def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Path) -> None:
+def acme_with_usage() -> None:
+    """Make a tenant with 3.00 USD of usage in February."""
     acme = registry.create_tenant(SYSTEM, slug="acme", name="Acme")
-    registry.create_tenant(SYSTEM, slug="globex", name="Globex")
     Tenant.objects.update(created_at="2024-01-01T00:00:00Z")
     price_from(MIDDLE - timedelta(days=40), DEMO_RATES)
     store(row_at(MIDDLE, TenantId(acme.id), tokens=(20_000_000, 0, 0)))
+
+
+def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Path) -> None:
+    acme_with_usage()
+    registry.create_tenant(SYSTEM, slug="globex", name="Globex")
+    Tenant.objects.update(created_at="2024-01-01T00:00:00Z")
     wrong = hearth("issuer", "set", "berlin", "--legal-name", "Hearth", "--city", "Berlin", "--country", "XX")
     assert (wrong.returncode, wrong.stderr.count("Nothing was changed"), "'XX' is no country" in wrong.stderr) == (
         1,
@@ -75,6 +82,32 @@ def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Pa
     xml = tmp_path / "note.xml"
     hearth("invoice", "download", "INV-000001", "--kind", "xml", "--credit-note", "--output", str(xml))
     assert b"CN-000001" in xml.read_bytes()
+    refused = hearth("invoice", "credit", "INV-000001", "--rest", "--reason", "SLA", "--key", "c1")
+    assert (refused.returncode, "it is void" in refused.stderr) == (1, True)
     missing = hearth("invoice", "show", "INV-9")
     assert (missing.returncode, "INV-9" in missing.stderr) == (1, True)
     assert Invoice.objects.count() == 1
+
+
+def test_a_part_of_an_invoice_is_credited(hearth: Hearth, tmp_path: Path, settings: Any) -> None:
+    acme_with_usage()
+    hearth("issuer", "set", "berlin", "--legal-name", "Hearth", "--city", "Berlin", "--country", "DE")
+    hearth("account", "set", "acme", "--country", "FR")
+    hearth("month", "close", "2024-02")
+    hearth("invoice", "finalize", "2024-02")
+    credit = ("invoice", "credit", "INV-000001", "--reason", "SLA")
+    done = hearth(*credit, "--line", "An hour", "1", "--line", "Another", "0.50", "--key", "c1")
+    assert done.stdout == "CN-000001: 1.50 USD of INV-000001. Open of INV-000001: 1.50 USD.\n"
+    assert (
+        "was made before" in hearth(*credit, "--line", "An hour", "1", "--line", "Another", "0.5", "--key", "c1").stdout
+    )
+    assert "1.51 without tax was given, 1.50 are left" in hearth(*credit, "--amount", "1.51", "--key", "c2").stderr
+    assert "Give one of" in hearth(*credit, "--amount", "1", "--rest", "--key", "c2").stderr
+    settings.CREDIT_APPROVAL_ABOVE = 0
+    waits = hearth(*credit, "--rest", "--key", "c3").stdout
+    assert waits.startswith("It waits for a second person: hearth credit approve acme ")
+    approve = waits.rpartition(": hearth ")[2].split()
+    assert "requested it; a second person confirms it" in hearth(*approve).stderr
+    html = tmp_path / "note.html"
+    hearth("invoice", "download", "INV-000001", "--kind", "html", "--note", "CN-000001", "--output", str(html))
+    assert "Another" in html.read_text()

@@ -25,6 +25,7 @@ WITHOUT_KEY = {
     "stripe/webhooks/<slug:issuer>": "Stripe's number of the event does",
     "stripe/invoices/<uuid:invoice>/void": "it goes on with what Stripe has, and ends nothing twice",
     "tenants/<slug:tenant>/credit/requests": "its own key names the change for good",
+    "invoices/<uuid:invoice>/credit-notes": "its own key names the credit note for good",
     "invoices/<uuid:invoice>/pay": "the payment's reference names it for good",
     "tenants/<slug:tenant>/payment-method": "it changes nothing before the person has been on Stripe's page",
     "tenants/<slug:tenant>/erase": "it goes on where it was interrupted",

@@ -81,6 +81,7 @@ def _facts(content: Content) -> tuple[tuple[str, str], ...]:
         facts.append(("Due", content.due_on.isoformat()))
     if content.refers_to:
         name = "Takes back invoice" if content.kind == "credit_note" else "Replaces invoice"
+        name = "Credits a part of invoice" if content.is_partial else name
         facts.append((name, content.refers_to))
     return tuple(facts)
 

@@ -248,10 +248,11 @@ def _submit(tenant: str, key: str, invoice: str = "", **wanted: Any) -> None:
 def _decide(tenant: str, request: uuid.UUID, verb: str) -> None:
     with _changing():
         from billing.accounts import credits
+        from billing.invoices import crediting
         from tenants import audit
         from tenants.registry import find_tenant
 
-        decide: Callable[..., Any] = credits.approve if verb == "approve" else credits.reject
+        decide: Callable[..., Any] = crediting.approve if verb == "approve" else credits.reject
         decide(audit.shell("hearth credit"), find_tenant(tenant), request)
         _print_total(tenant)
 

@@ -220,18 +220,62 @@ def void(number: str, reason: str) -> None:
     print(f"{number} is void{f', taken back by {note.number}' if note else ''}.")
 
 
+@invoice.command("credit")
+@click.argument("number")
+@click.option("--amount", metavar="AMOUNT", help="Without tax, such as 12.50. Its line says “Credit for NUMBER”.")
+@click.option("--line", "lines", type=(str, str), multiple=True, metavar="TEXT AMOUNT", help="A line. May be repeated.")
+@click.option("--rest", is_flag=True, help="All that is left of it.")
+@click.option("--reason", required=True, help="Why, in up to 500 characters. It is on the credit note.")
+@click.option("--key", required=True, help="Your name for this credit note. The same one again changes nothing.")
+def credit(
+    number: str, amount: str | None, lines: tuple[tuple[str, str], ...], rest: bool, reason: str, key: str
+) -> None:
+    """Credit a part of the invoice NUMBER, by a credit note with its tax.
+
+    What is still open is less by it; what was paid already becomes prepaid credit. Large amounts wait for a second
+    person.
+
+    \b
+    Example:
+      hearth invoice credit INV-000001 --line "3 hours without tiny-chat" 12.50 --reason "SLA" --key sla-2026-11
+    """
+    if sum((amount is not None, bool(lines), rest)) != 1:
+        raise click.UsageError("Give one of --amount, --line and --rest.")
+    with _changing():
+        from billing.errors import BadCredit, CreditRefused
+        from billing.invoices import crediting
+        from tenants.models import Tenant
+
+        found = _find(number)
+        given = [(f"Credit for {found.number}", amount)] if amount is not None else lines
+        chosen = [crediting.Line(text=text, net_cents=_cents("AMOUNT", cents, found.currency)) for text, cents in given]
+        try:
+            request, is_new = crediting.submit(_actor(), found, key, reason, None if rest else chosen)
+        except (BadCredit, CreditRefused) as error:
+            raise PreflightError(str(error), "") from error
+        if request.state == "pending":
+            slug = Tenant.objects.get(id=found.tenant_id).slug
+            print(f"It waits for a second person: hearth credit approve {slug} {request.id}")
+            return
+        note = request.credit_note
+        open_text = f"Open of {found.number}: {_open(_find(number))} {found.currency}."
+    total = f"{_money(note.total_cents, note.invoice.currency)} {note.invoice.currency}"
+    print(f"{note.number}{'' if is_new else ' was made before'}: {total} of {number}. {open_text}")
+
+
 @invoice.command("download")
 @click.argument("number")
 @click.option("--kind", type=click.Choice(_KINDS), default="pdf", show_default=True)
 @click.option("--credit-note", is_flag=True, help="Of the credit note that takes it back.")
+@click.option("--note", metavar="NUMBER", default="", help="Of its credit note with this number.")
 @_OUT
-def download(number: str, kind: str, credit_note: bool, output: Path | None) -> None:
+def download(number: str, kind: str, credit_note: bool, note: str, output: Path | None) -> None:
     """Write a document of the invoice NUMBER, as it was rendered when it became final."""
     with _changing("Nothing was written"):
         from billing.invoices import registry
 
         found = registry.find(number)
-        document = registry.document(found, kind, of_credit_note=credit_note)
+        document = registry.document(found, kind, note=note or (registry.CREDIT_NOTE if credit_note else ""))
         name = document.credit_note.number if document.credit_note else found.number
     _write(bytes(document.content), output or Path(f"{name.replace('/', '-')}.{kind}"))
 

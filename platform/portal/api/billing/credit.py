@@ -16,7 +16,7 @@ from billing.accounts import account, balance, credits
 from billing.accounts.balance import Balance, Part
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
-from billing.invoices import registry
+from billing.invoices import crediting, registry
 from billing.models import CreditEntry, CreditRequest
 from billing.models.credits import LONGEST_KEY, LONGEST_REASON, LONGEST_REFERENCE
 from portal.access.principal import Principal, tenant_for
@@ -39,7 +39,7 @@ from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
 
-_KEY = OpenApiParameter(
+KEY = OpenApiParameter(
     "Idempotency-Key",
     str,
     OpenApiParameter.HEADER,
@@ -90,9 +90,12 @@ class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
     reference = serializers.CharField(read_only=True)
     refers_to = serializers.UUIDField(source="refers_to_id", read_only=True, allow_null=True)
     invoice = serializers.UUIDField(
-        source="invoice_id", read_only=True, allow_null=True, help_text="Of a return: the invoice that was paid."
+        source="invoice_id", read_only=True, allow_null=True, help_text="Of a return and a credit note: its invoice."
     )
-    tax_pico = serializers.IntegerField(read_only=True, help_text="Of a return: the tax within the amount.")
+    tax_pico = serializers.IntegerField(read_only=True, help_text="Of both: the tax within the amount.")
+    credit_note = serializers.CharField(
+        source="credit_note.number", default=None, read_only=True, allow_null=True, help_text="The number that it got."
+    )
     state = serializers.ChoiceField(
         choices=CreditRequest.State.choices, read_only=True, help_text="pending: it waits for a second person."
     )
@@ -203,7 +206,7 @@ class CreditChangesView(ApiView):
 
     @extend_schema(
         operation_id="change_credit",
-        parameters=[_KEY],
+        parameters=[KEY],
         request=NewCreditSerializer,
         responses={
             200: CreditRequestSerializer,
@@ -263,7 +266,7 @@ class ApproveCreditView(ApiView):
     )
     def post(self, request: Request, tenant: str, credit_request: UUID) -> Response:
         """Post a change that another operator asked for. Operators only."""
-        return _decided(request, tenant, credit_request, credits.approve)
+        return _decided(request, tenant, credit_request, crediting.approve)
 
 
 class RejectCreditView(ApiView):

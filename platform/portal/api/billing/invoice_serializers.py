@@ -8,7 +8,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from billing.invoices import issuers, registry, states, steps
+from billing.invoices import crediting, issuers, registry, states, steps
 from billing.models import CreditNote, Invoice, InvoiceDocument, InvoiceLine, InvoicePayment, Issuer
 
 #: What only operators see.
@@ -22,6 +22,18 @@ class CreditNoteSerializer(serializers.Serializer[CreditNote]):
     id = serializers.UUIDField(read_only=True)
     number = serializers.CharField(read_only=True)
     issued_on = serializers.DateField(read_only=True)
+
+
+class PartialCreditNoteSerializer(CreditNoteSerializer):
+    """The document that takes a part of an invoice back."""
+
+    net_cents = serializers.IntegerField(read_only=True)
+    tax_cents = serializers.IntegerField(read_only=True)
+    total_cents = serializers.IntegerField(read_only=True)
+    settled_cents = serializers.IntegerField(
+        read_only=True, help_text="What of it was not paid yet and is not to be paid. The rest is prepaid credit."
+    )
+    reason = serializers.CharField(source="request.reason", read_only=True)
 
 
 class InvoiceSerializer(serializers.Serializer[Invoice]):
@@ -123,6 +135,13 @@ class InvoiceDetailSerializer(InvoiceSerializer):
     lines = serializers.SerializerMethodField()
     payments = serializers.SerializerMethodField()
     documents = serializers.SerializerMethodField()
+    partial_credit_notes = serializers.SerializerMethodField(help_text="Each took a part of it back.")
+
+    @extend_schema_field(PartialCreditNoteSerializer(many=True))
+    def get_partial_credit_notes(self, invoice: Invoice) -> Any:
+        """Return its credit notes for parts, the first one first."""
+        rows: Any = invoice.credit_notes.filter(is_partial=True).select_related("request").order_by("id")
+        return PartialCreditNoteSerializer(rows, many=True).data
 
     @extend_schema_field(InvoiceLineSerializer(many=True))
     def get_lines(self, invoice: Invoice) -> Any:
@@ -183,6 +202,29 @@ class PaySerializer(serializers.Serializer[Any]):
         default=None,
         allow_null=True,
         help_text="In the currency's minor units. Default: all that is open.",
+    )
+
+
+class CreditLineSerializer(serializers.Serializer[Any]):
+    """A line of a credit note."""
+
+    text = serializers.CharField(max_length=crediting.LONGEST_TEXT)
+    net_cents = serializers.IntegerField(
+        min_value=1, max_value=10**15, help_text="Without tax, in the currency's minor units."
+    )
+
+
+class CreditPartSerializer(serializers.Serializer[Any]):
+    """What is credited, and why."""
+
+    reason = serializers.CharField(max_length=steps.LONGEST_REASON, help_text="It is on the credit note.")
+    lines = serializers.ListField(
+        child=CreditLineSerializer(),
+        max_length=crediting.MOST_LINES,
+        allow_empty=False,
+        default=None,
+        allow_null=True,
+        help_text="null: one line of all that is left.",
     )
 
 

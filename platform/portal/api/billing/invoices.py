@@ -15,7 +15,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.invoices import drafting, finalizing, issuers, mirroring, registry, states, steps
+from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, states, steps
 from billing.invoices.content import as_document
 from billing.invoices.mirroring import External
 from billing.models import Invoice, InvoiceDocument
@@ -24,7 +24,9 @@ from portal.access import bills, tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.billing.credit import KEY, CreditRequestSerializer
 from portal.api.billing.invoice_serializers import (
+    CreditPartSerializer,
     FinalizeSerializer,
     InvoiceDetailSerializer,
     InvoiceSerializer,
@@ -40,6 +42,7 @@ from portal.api.openapi_parameters import (
     reject_unknown_fields,
     wants_csv,
 )
+from portal.errors import BadQuery
 from portal.formats import csv_export, invoice_download, query_params
 from portal.reporting import periods
 from portal.reporting.billing import invoices_csv
@@ -142,7 +145,12 @@ class InvoiceDocumentView(ApiView):
         operation_id="get_invoice_document",
         parameters=[
             OpenApiParameter("kind", str, OpenApiParameter.PATH, enum=_KINDS),
-            OpenApiParameter("of", str, enum=["invoice", "credit_note"], description="Default: invoice."),
+            OpenApiParameter(
+                "of",
+                str,
+                description="invoice, which is the default; credit_note, which took all of it back; or the number of "
+                "one of its credit notes.",
+            ),
         ],
         responses={
             (200, "application/pdf"): OpenApiTypes.BINARY,
@@ -157,11 +165,9 @@ class InvoiceDocumentView(ApiView):
         """Return a document as it was rendered when the invoice became final, or its credit note was made."""
         principal = principal_of(request)
         of = query_params.text(request.query_params, "of") or "invoice"
-        if of not in {"invoice", "credit_note"}:
-            raise ValidationError({"of": "Use invoice or credit_note."})
         found = bills.invoice_for(principal, invoice)
         with _as_reader(principal, found):
-            document = registry.document(found, kind, of_credit_note=of == "credit_note")
+            document = registry.document(found, kind, note="" if of == "invoice" else of)
             return invoice_download.response(document)
 
 
@@ -221,6 +227,38 @@ class VoidInvoiceView(ApiView):
         found = bills.invoice_for(principal, invoice)
         steps.void(principal.actor, found, body["reason"])
         return _short(registry.find(str(found.id)))
+
+
+class CreditNotesView(ApiView):
+    """Credit notes for parts of an invoice."""
+
+    permission_classes = (OperatorOnly,)
+    without_key = "its own key names the credit note for good"
+
+    @extend_schema(
+        operation_id="credit_invoice",
+        parameters=[KEY],
+        request=CreditPartSerializer,
+        responses={
+            200: CreditRequestSerializer,
+            201: CreditRequestSerializer,
+            **error_responses(400, 403, 404, 409),
+        },
+    )
+    def post(self, request: Request, invoice: UUID) -> Response:
+        """Credit a part of an invoice: 201, or 200 if the key was used for the same before. Operators only.
+
+        With the state `pending` nothing is posted until a second person approves it, as with other changes of credit.
+        """
+        principal, body = principal_of(request), _valid(CreditPartSerializer(data=request.data))
+        key = request.headers.get("Idempotency-Key", "")
+        if not key:
+            raise BadQuery("Idempotency-Key", "", "a header with your name for this credit note")
+        lines = None if body["lines"] is None else [crediting.Line(**each) for each in body["lines"]]
+        found = bills.invoice_for(principal, invoice)
+        asked, is_new = crediting.submit(principal.actor, found, key, body["reason"], lines)
+        code = status.HTTP_201_CREATED if is_new else status.HTTP_200_OK
+        return Response(CreditRequestSerializer(asked).data, status=code)
 
 
 class DraftInvoiceView(ApiView):

@@ -17,7 +17,8 @@ from billing.accounts import account, balance, credits
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
 from billing.dunning import cases
-from billing.errors import BadCredit, CreditRefused, StripeRefused, StripeUnavailable
+from billing.errors import BadCredit, CreditRefused, InvoiceRefused, StripeRefused, StripeUnavailable
+from billing.invoices import crediting
 from billing.models import CreditRequest
 from billing.stripe import customers
 from portal.access.principal import Principal, tenant_for
@@ -86,10 +87,10 @@ def change_credit(request: HttpRequest, principal: Principal, slug: str) -> Http
 def decide_credit(request: HttpRequest, principal: Principal, slug: str, identity: UUID) -> HttpResponseBase:
     """Approve or reject a change that another operator asked for."""
     tenant = tenant_for(principal, slug)
-    decide = credits.approve if request.POST.get("action") == "approve" else credits.reject
+    decide = crediting.approve if request.POST.get("action") == "approve" else credits.reject
     try:
         decided = decide(principal.actor, tenant, identity)
-    except (CreditRefused, TenantError) as error:
+    except (CreditRefused, InvoiceRefused, TenantError) as error:
         text = error_text.words(error) if isinstance(error, TenantError) else str(error)
         messages.error(request, f"Nothing was changed. {text}")
     else:

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
-from billing.invoices import registry
+from billing.invoices import crediting, registry
 from billing.models import Invoice
 from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
-from portal.formats import invoice_download
+from portal.formats import invoice_download, query_params
 from portal.formats.table_csv import most
 from portal.pages.base import page, show
 from portal.reporting.billing import invoice_list, month_usage
@@ -53,6 +54,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
         found = registry.find(str(invoice), tenant.id)
         row = invoice_list.row(found)
         entries = AuditEntry.objects.filter(tenant=tenant, object_kind="invoice", object_id=str(found.id))
+        free = crediting.left(found).net_cents
         csv_url = reverse("portal:invoice-document", args=[tenant.slug, found.id, "csv"])
         context = {
             "row": row,
@@ -71,7 +73,11 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
                 for each in found.payments.select_related("undone").order_by("id")
             ],
             "documents": list(found.documents.order_by("kind").defer("content")),
-            "note": getattr(found, "credit_note", None),
+            "note": found.credit_note,
+            "credit_notes": [
+                (each, invoice_list.cents(each.total_cents, found.currency))
+                for each in found.credit_notes.filter(is_partial=True).select_related("request").order_by("id")
+            ],
             "stripe": getattr(found, "stripe", None),
             "replaces": found.replaces,  # read here, as the tenant
             "replaced_by": getattr(found, "replaced_by", None),
@@ -85,6 +91,10 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
             ],
             "history": list(entries.annotate(shown_actor=actor).order_by("id")),
             "today": timezone.now().date(),
+            "sends_mail": settings.EMAIL_IS_SENT,
+            "key": f"page {uuid4()}",
+            "may_credit": bool(free),
+            "left": invoice_list.cents(free, found.currency),
         }
     return show(request, principal, "portal/invoice.html", context, active="tenant-invoices", tenant=tenant)
 
@@ -92,10 +102,10 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
 @require_GET
 @page
 def document(request: HttpRequest, principal: Principal, slug: str, invoice: UUID, kind: str) -> HttpResponse:
-    """Show the HTML, or download another document; ``?of=credit_note`` is that of the credit note."""
+    """Show the HTML, or download another document; ``?of=`` that of a credit note, by its number."""
     with _bills(request, principal, slug) as tenant:
         found = registry.document(
-            registry.find(str(invoice), tenant.id), kind, of_credit_note=request.GET.get("of") == "credit_note"
+            registry.find(str(invoice), tenant.id), kind, note=query_params.text(request.GET, "of") or ""
         )
         return invoice_download.response(found, is_shown=kind == "html")
 

@@ -107,6 +107,10 @@ def test_an_invoice_is_made_once_sent_paid_and_voided(as_operator: APIClient, cl
         ("/pay", {"paid_on": TODAY, "reference": "a", "amount_cents": 9999}, (409, "invoice_refused")),
         ("/pay", {"paid_on": "soon", "reference": "a"}, (400, "invalid")),
         ("/void", {}, (400, "required")),
+        ("/credit-notes", {"lines": [{"text": "x", "net_cents": 1}]}, (400, "required")),
+        ("/credit-notes", {"reason": "SLA", "lines": [{"text": "x", "net_cents": 0}]}, (400, "min_value")),
+        ("/credit-notes", {"reason": "SLA", "lines": []}, (400, "empty")),
+        ("/credit-notes", {"reason": "SLA", "lines": [{"text": "x", "net_cents": 301}]}, (409, "invoice_refused")),
     ],
 )
 def test_what_is_wrong_is_named_and_changes_nothing(
@@ -115,7 +119,8 @@ def test_what_is_wrong_is_named_and_changes_nothing(
     if path:
         path = f"/{finalizing.finalize(OPERATOR, march(closed))[0].id}{path}"
     before = AuditEntry.objects.count(), Invoice.objects.count()
-    answer = post(as_operator, f"{INVOICES}{path}", body)
+    headers = {"HTTP_IDEMPOTENCY_KEY": "key"} if "credit" in path else {}
+    answer = post(as_operator, f"{INVOICES}{path}", body, **headers)
     assert (answer.status_code, error_of(answer)["code"]) == code
     assert (AuditEntry.objects.count(), Invoice.objects.count()) == before
 
@@ -147,6 +152,43 @@ def test_the_tenants_billing_people_read_their_own_invoices_and_nobody_elses(
     viewer = signed_in(member(closed, "viewer"))
     assert (viewer.get(path).status_code, viewer.get(PAGE).status_code) == (403, 404)
     assert "/invoices/" not in viewer.get("/portal/tenants/acme/").content.decode()
+
+
+def test_a_part_is_credited_in_the_api_and_on_the_page(
+    signed_in: SignIn, as_operator: APIClient, invoice: Invoice, closed: World
+) -> None:
+    path, body = f"{INVOICES}/{invoice.id}", {"reason": "SLA", "lines": [{"text": "An hour", "net_cents": 100}]}
+    assert error_of(post(as_operator, f"{path}/credit-notes", body))["param"] == "Idempotency-Key"
+    answers = [post(as_operator, f"{path}/credit-notes", body, HTTP_IDEMPOTENCY_KEY="a") for _ in range(2)]
+    assert [each.status_code for each in answers] == [201, 200], answers[0].json()
+    assert answers[0].json()["credit_note"] == answers[1].json()["credit_note"] == "CN-000001"
+    found = as_operator.get(path).json()
+    assert (found["open_cents"], found["credit_note"]) == (357 - 119, None)
+    [note] = found["partial_credit_notes"]
+    assert (note["number"], note["total_cents"], note["settled_cents"], note["reason"]) == (
+        "CN-000001",
+        119,
+        119,
+        "SLA",
+    )
+    browser, page = signed_in(closed.operator), f"{PAGE}{invoice.id}/"
+    shown = browser.get(page).content.decode()
+    assert "$2.00 are left" in shown and 'data-testid="credit-notes"' in shown
+    form = {"action": "credit", "key": "b", "reason": "SLA", "amount": "2.01"}
+    assert (
+        "2.01 without tax was given, 2.00 are left"
+        in browser.post(f"{page}change/", form, follow=True).content.decode()
+    )
+    done = browser.post(f"{page}change/", form | {"amount": "0.50", "text": "Half"}, follow=True).content.decode()
+    assert "CN-000002 credits $0.60." in done and "$1.50 are left" in done
+    owner = signed_in(closed.acme.owner)
+    assert 'data-testid="credit"' not in owner.get(page).content.decode()
+    for number, text in (("CN-000001", b"An hour"), ("CN-000002", b"Half")):
+        assert text in owner.get(f"{page}html/?of={number}").content
+        assert text in owner.get(f"{path}/documents/json?of={number}").content
+    assert owner.get(f"{page}html/?of=CN-000003").status_code == 404
+    assert signed_in(closed.globex.owner).get(f"{page}html/?of=CN-000001").status_code == 404
+    assert owner.post(f"{page}change/", form).status_code == 404
 
 
 def test_lists_are_filtered_paged_and_downloaded(

@@ -17,10 +17,10 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.accounts import account
-from billing.errors import InvoiceRefused, MixedCurrencies, StripeRefused
-from billing.invoices import drafting, finalizing, issuers, mirroring, registry, steps
+from billing.errors import BadCredit, CreditRefused, InvoiceRefused, MixedCurrencies, StripeRefused
+from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, steps
 from billing.invoices.documents import render
-from billing.models import Invoice, Issuer
+from billing.models import CreditRequest, Invoice, Issuer
 from billing.months import overview
 from billing.months.overview import Standing
 from billing.pricing import amounts
@@ -102,12 +102,12 @@ def draft(request: HttpRequest, principal: Principal, slug: str, month: str) -> 
 @form_action("portal:tenant-invoices")
 @operator_page
 def change(request: HttpRequest, principal: Principal, slug: str, invoice: UUID) -> HttpResponse:
-    """Send, pay or void an invoice."""
+    """Send, pay or void an invoice, or credit a part of it."""
     tenant = tenant_for(principal, slug)
     found = registry.find(str(invoice), tenant.id)
     try:
         messages.success(request, _change(request, principal, found))
-    except InvoiceRefused as error:
+    except (InvoiceRefused, BadCredit, CreditRefused) as error:
         messages.error(request, f"Nothing was changed. {error}")
     return redirect("portal:invoice", slug=slug, invoice=invoice)
 
@@ -131,8 +131,26 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
         case "void":
             note = steps.void(principal.actor, found, request.POST.get("reason", ""))
             return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
+        case "credit":
+            return _credit(request, principal, found)
         case _:
             raise InvoiceRefused(found.number, "choose what to do")
+
+
+def _credit(request: HttpRequest, principal: Principal, found: Invoice) -> str:
+    """Credit a part, or all that is left without an amount; return what was done."""
+    text, amount = request.POST.get("text", "").strip(), _cents(found, request.POST.get("amount", ""))
+    line = None if amount is None else crediting.Line(text=text or f"Credit for {found.number}", net_cents=amount)
+    asked, _ = crediting.submit(
+        principal.actor,
+        found,
+        request.POST.get("key", ""),
+        request.POST.get("reason", ""),
+        None if line is None else [line],
+    )
+    if asked.state == CreditRequest.State.PENDING:
+        return "It waits for a second person, who approves it on the tenant's page Billing."
+    return f"{asked.credit_note.number} credits {invoice_list.cents(asked.credit_note.total_cents, found.currency)}."
 
 
 def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
