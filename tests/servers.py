@@ -24,7 +24,7 @@ from redis import Redis
 from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.paths import sockets_dir
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from hearth.process_records import read_record, write_record
 from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
 from workers.processes import identify, is_running
@@ -48,6 +48,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     data_dir = Path(tempfile.mkdtemp(prefix=PREFIX))
     data_dir.chmod(0o711)  # as root, the servers run as another user, who must pass
     _stops.append(lambda: shutil.rmtree(data_dir, ignore_errors=True))
+    _stops.append(lambda: remove_sockets(data_dir))
     me = identify(os.getpid())
     assert me is not None
     write_record(data_dir / OWNER_RECORD, me)
@@ -55,7 +56,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if getattr(options, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         return  # this process only hands out tests; each process that runs them has servers of its own
     postgres, redis = _servers(data_dir)
-    _stops.append(lambda: shutil.rmtree(postgres.sockets_dir, ignore_errors=True))
     if not os.environ.get("DATABASE_URL"):
         _stops.append(postgres.stop)
         os.environ["DATABASE_URL"] = postgres.start().owner
@@ -65,6 +65,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         _stops.append(redis.stop)
         os.environ["REDIS_URL"] = redis.start()
         _add_node_user(redis)
+
+
+def remove_sockets(data_dir: Path) -> None:
+    """Remove the folders of sockets, outside a data directory, of the servers and roles that ran on it."""
+    for named in (sockets_dir, agent_sockets_dir, gateway_sockets_dir):
+        shutil.rmtree(named(data_dir), ignore_errors=True)
 
 
 def pytest_unconfigure() -> None:
@@ -166,5 +172,5 @@ def _sweep() -> None:
             continue
         for server in _servers(data_dir):
             server.stop()
-            shutil.rmtree(server.sockets_dir, ignore_errors=True)
+        remove_sockets(data_dir)
         shutil.rmtree(data_dir, ignore_errors=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from tests.hearth.instances import Instance, instance_of_its_own
+from tests.servers import remove_sockets
 
 
 @contextmanager
@@ -22,8 +22,7 @@ def _instance() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
-        for folder in sockets_dir(path), agent_sockets_dir(path), gateway_sockets_dir(path):
-            shutil.rmtree(folder, ignore_errors=True)
+        remove_sockets(path)
 
 
 @pytest.fixture

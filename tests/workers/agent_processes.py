@@ -17,7 +17,6 @@ from urllib.parse import quote, urlsplit
 
 from django.db import connection
 
-from hearth.paths import sockets_dir
 from tests import servers
 from workers import node_role, processes
 from workers.agent.agent import Agent
@@ -224,5 +223,5 @@ def end_everything(data_dir: Path) -> None:
     """Kill what a test left running."""
     for record in ProcessRecords(data_dir / "engines", NODE).all_nodes():
         processes.kill_session(record.process, timeout_seconds=5)
-    for folder in (data_dir / "s", sockets_dir(data_dir)):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(data_dir / "s", ignore_errors=True)
+    servers.remove_sockets(data_dir)

@@ -16,6 +16,7 @@ from hearth.paths import sockets_dir
 from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
 from tests import servers
 from tests.ports import free_ports
+from tests.servers import remove_sockets
 
 OWN_KEYS = ("hearth:{tenant}:budget:1:2", "hearth:{tenant}:limits:1", "hearth:form:1", "hearth:guess:both:1", "asgi:1")
 
@@ -31,6 +32,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
             yield client
         finally:
             own.stop()
+            remove_sockets(tmp_path)
 
 
 def allow(client: Any, rules: str) -> None:

@@ -29,6 +29,7 @@ from hearth.paths import sockets_dir
 from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
 from tests.journey.instance import Instance, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
+from tests.servers import remove_sockets
 from workers.processes import ProcessIdentity, find_by_environment, kill_session, session_members
 
 NOT_OURS = ("DATABASE_", "REDIS_", "HEARTH_", "DJANGO_")
@@ -250,7 +251,7 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(sockets_dir(folder), ignore_errors=True)
+        remove_sockets(folder)
 
 
 def _environment(folder: Path) -> dict[str, str]:
