@@ -86,7 +86,8 @@ def finalize(month_name: tuple[int, int], tenant: str | None, issuer: str | None
         for each in chosen:
             month = Month(tenant=each, year=year, month=number)
             try:
-                found, new = finalizing.finalize(audit.shell("hearth invoice"), month, issuer=issuer)
+                with _issuer_found():
+                    found, new = finalizing.finalize(audit.shell("hearth invoice"), month, issuer=issuer)
             except InvoiceRefused as error:
                 refused.append(str(error))
                 continue
@@ -288,9 +289,27 @@ def _changing(failure: str = "Nothing was changed") -> Iterator[Any]:
         from billing.invoices import steps
 
         try:
-            yield steps
+            with _issuer_found():
+                yield steps
         except (InvoiceRefused, MixedCurrencies) as error:
             raise PreflightError(str(error), "") from error
+
+
+@contextmanager
+def _issuer_found() -> Iterator[None]:
+    """Say how an issuer is made, where there is none of a name."""
+    from tenants import error_text
+    from tenants.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        if error.kind != "issuer":
+            raise
+        command = f'hearth issuer set {error.name} --legal-name "Example GmbH" --city Berlin --country DE'
+        raise PreflightError(
+            error_text.words(error), f"Set your legal entity, which makes invoices: {command}"
+        ) from error
 
 
 def _actor() -> Any:

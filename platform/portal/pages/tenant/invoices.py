@@ -21,7 +21,7 @@ from billing.invoices import crediting, registry
 from billing.models import Invoice
 from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
-from portal.formats import invoice_download, query_params
+from portal.formats import invoice_download, money, query_params
 from portal.formats.table_csv import most
 from portal.pages.base import page, show
 from portal.reporting.billing import invoice_list, month_usage
@@ -89,6 +89,9 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
                     (_("Applied"), found.applied_cents),
                 )
             ],
+            "net": invoice_list.cents(found.net_cents, found.currency),
+            "tax": invoice_list.cents(found.tax_cents, found.currency),
+            "exact": money.in_full(int(found.exact_pico), found.currency),
             "history": list(entries.annotate(shown_actor=actor).order_by("id")),
             "today": timezone.now().date(),
             "sends_mail": settings.EMAIL_IS_SENT,

@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_noop
 
-from billing.models import UsageRollup
+from billing.models import Invoice, UsageRollup
 from billing.reports import usage
 from billing.reports.usage import Filters
 from catalogue.models import Model
@@ -55,12 +55,20 @@ def find(principal: Principal, text: str) -> list[Match]:
     if principal.is_operator:
         slugs = dict(Tenant.objects.values_list("id", "slug"))
         models = Model.objects.filter(name__icontains=text).order_by("name").values_list("name", flat=True)[:MOST]
-        return [*_requests(text, None, slugs), *_tenants(text), *_named(text, None, ""), *_models(models, "")]
+        return [
+            *_requests(text, None, slugs),
+            *_tenants(text),
+            *_invoices(text, None, slugs),
+            *_named(text, None, ""),
+            *_models(models, ""),
+        ]
     found: list[Match] = []
     for tenant in own_tenants(principal)[:MOST_TENANTS]:
         tenant_id = TenantId(tenant.id)
         with as_tenant(tenant_id):
             found += _requests(text, tenant_id, {tenant.id: tenant.slug})
+            if principal.handles_bills_of(tenant.id):
+                found += _invoices(text, tenant_id, {tenant.id: tenant.slug})
             found += _named(text, tenant_id, tenant.slug)
             found += _models(_models_used(text, tenant_id), tenant.slug)
     return sorted(found, key=lambda match: match.kind != "Request")
@@ -123,6 +131,18 @@ def _tenants(text: str) -> Iterator[Match]:
             name=tenant.slug,
             detail=tenant.name,
             link=reverse("portal:tenant", args=[tenant.slug]),
+        )
+
+
+def _invoices(text: str, tenant_id: TenantId | None, slugs: dict[UUID, str]) -> Iterator[Match]:
+    """Yield the invoices whose number, or that of a credit note, has the text: there is one of a tenant's month."""
+    rows = Invoice.objects.filter(Q(number__icontains=text) | Q(credit_notes__number__icontains=text)).distinct()
+    for each in _own(rows.only("number", "tenant_id", "year", "month", "state"), tenant_id):
+        yield Match(
+            kind=gettext_noop("Invoice"),
+            name=each.number,
+            detail=" · ".join((slugs[each.tenant_id], each.period, each.state)),
+            link=reverse("portal:invoice", args=[slugs[each.tenant_id], each.id]),
         )
 
 

@@ -79,3 +79,22 @@ def test_a_stranger_and_a_developer_see_no_usage_of_an_invoice(
     Membership.objects.create(tenant=world.acme.tenant, user=member, role=Membership.Role.DEVELOPER)
     address = f"/portal/tenants/acme/invoices/{invoice.id}/"
     assert [signed_in(each).get(address).status_code for each in (world.globex.owner, member)] == [404, 404]
+
+
+def test_the_search_finds_an_invoice_for_those_who_may_read_it(
+    world: World, invoice: Invoice, signed_in: SignIn
+) -> None:
+    member = User.objects.create_user(username="dora", email="dora@acme.example")
+    Membership.objects.create(tenant=world.acme.tenant, user=member, role=Membership.Role.DEVELOPER)
+    address, number = f"/portal/tenants/acme/invoices/{invoice.id}/", invoice.number.lower()
+    for user, sees in ((world.operator, True), (world.acme.owner, True), (member, False), (world.globex.owner, False)):
+        page = signed_in(user).get(f"/portal/search/?q={number}").content.decode()
+        assert (f'href="{address}"' in page) is sees, user.username
+
+
+def test_operators_see_what_is_open_of_all_months(world: World, invoice: Invoice, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    assert "1 invoice of all months is open." in browser.get("/portal/invoices/").content.decode()
+    page = browser.get("/portal/invoices/?month=open").content.decode()
+    assert f'<a href="/portal/tenants/acme/invoices/{invoice.id}/">{invoice.number}</a>' in page
+    assert 'href="/portal/invoices/?month=open"' in browser.get("/portal/payments/").content.decode()

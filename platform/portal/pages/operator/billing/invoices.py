@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -18,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.accounts import account
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused, MixedCurrencies, StripeRefused
-from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, steps
+from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, states, steps
 from billing.invoices.documents import render
 from billing.models import CreditRequest, Invoice, Issuer
 from billing.months import overview
@@ -33,9 +34,12 @@ from portal.pages.base import form_action, operator_page, show
 from portal.reporting import periods
 from portal.reporting.billing import invoice_list
 from tenants.errors import NotFound
+from tenants.models import Tenant
 
 #: How many months the picker offers.
 MONTHS = 24
+#: The open invoices of all months instead of one month's, and how many the page shows.
+OPEN, MOST_OPEN = "open", 500
 #: Refusals that a message lists.
 NAMED = 5
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,4})?")
@@ -52,9 +56,11 @@ class Entry:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Show the invoices of a month, by default the last one that is over; make those that can be made."""
+    """Show the invoices of a month, by default the last one that is over, or all open ones; make those of a month."""
     today = timezone.now().date()
     text = request.POST.get("month") or request.GET.get("month")
+    if text == OPEN:
+        return _open(request, principal, today)
     month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
     form = MirrorForm(request.POST if request.POST.get("action") == "mirror" else None)
     if request.method == "POST" and not form.is_bound:
@@ -68,6 +74,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "form": form,
         "month": month.replace(day=1),
         "months": periods.past_months(today, MONTHS),
+        "open_count": _unpaid().count(),
         "entries": entries,
         "has_issuer": Issuer.objects.filter(is_default=True).exists(),
         "missing": sum(
@@ -76,6 +83,26 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/invoices.html", context, active="invoices", status=status)
+
+
+def _open(request: HttpRequest, principal: Principal, today: date) -> HttpResponse:
+    """Show the open invoices of all months, those that are due first at the top."""
+    found = registry.with_paid(_unpaid().order_by("due_on", "id"))
+    slugs = dict(Tenant.objects.values_list("id", "slug"))
+    context: dict[str, Any] = {
+        "is_open": True,
+        "months": periods.past_months(today, MONTHS),
+        "open_count": found.count(),
+        "rows": [(slugs[each.tenant_id], invoice_list.row(each, today)) for each in found[:MOST_OPEN]],
+        "has_issuer": Issuer.objects.filter(is_default=True).exists(),
+        "form": MirrorForm(),
+        "most": MOST_OPEN,
+    }
+    return show(request, principal, "portal/invoices.html", context, active="invoices")
+
+
+def _unpaid() -> QuerySet[Invoice]:
+    return Invoice.objects.filter(state__in=states.UNPAID)
 
 
 @require_GET
