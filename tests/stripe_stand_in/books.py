@@ -96,7 +96,9 @@ class Books:
             mode="setup",
             status="open",
             customer=self.get("customer", str(params.get("customer", "")))["id"],
-            setup_intent=self.make("setup_intent", status="requires_payment_method", payment_method=None)["id"],
+            setup_intent=self.make(
+                "setup_intent", status="requires_payment_method", payment_method=None, customer=params["customer"]
+            )["id"],
             success_url=params["success_url"],
             metadata=check_metadata(params.get("metadata")),
         )
@@ -108,10 +110,36 @@ class Books:
         session = self.get("checkout.session", identity)
         card = {"brand": "visa", "last4": last4, "exp_month": 7, "exp_year": 2031}
         method = self.make("payment_method", type="card", card=card, customer=session["customer"], declines=declines)
-        self.get("setup_intent", session["setup_intent"]).update(status="succeeded", payment_method=method["id"])
+        self._complete(session, method, "succeeded")
+        return method
+
+    def save_bank_account(self, identity: str) -> Object:
+        """Let the customer save a bank account on a session's page, which micro-deposits verify days later.
+
+        docs.stripe.com/api/setup_intents/verify_microdeposits: until then the setup intent requires an action, and the
+        payment method is attached once it succeeds (docs.stripe.com/api/setup_intents/object).
+        """
+        session = self.get("checkout.session", identity)
+        bank = {"bank_name": "STRIPE TEST BANK", "last4": "6789"}
+        method = self.make("payment_method", type="us_bank_account", us_bank_account=bank, customer=None)
+        self._complete(session, method, "requires_action")
+        return method
+
+    def verify(self, identity: str) -> None:
+        """Let the customer verify the bank account of a session."""
+        session = self.get("checkout.session", identity)
+        intent = self.get("setup_intent", session["setup_intent"])
+        intent["status"] = "succeeded"
+        self.get("payment_method", intent["payment_method"])["customer"] = session["customer"]
+        self.emit("setup_intent.succeeded", intent)
+
+    def _complete(self, session: Object, method: Object, status: str) -> None:
+        intent = self.get("setup_intent", session["setup_intent"])
+        intent.update(status=status, payment_method=method["id"])
         session["status"] = "complete"
         self.emit("checkout.session.completed", session)
-        return method
+        if status == "succeeded":
+            self.emit("setup_intent.succeeded", intent)
 
     def detach(self, identity: str) -> Object:
         """Remove a payment method from its customer, also as its default."""

@@ -66,6 +66,7 @@ PARAMETERS: dict[str, set[str]] = {
     "GET invoice_payments": {"limit", "starting_after", "created", "invoice", "status", "payment"},
     #: docs.stripe.com/payments/save-and-reuse: a session in setup mode needs a currency.
     "POST checkout/sessions": {"mode", "customer", "currency", "success_url", "cancel_url", *_METADATA},
+    "GET checkout/sessions": {"limit", "starting_after", "created", "customer", "status"},
     "POST payment_methods/ID/detach": set(),
     "POST credit_notes": {"invoice", "amount", "reason", *_METADATA},
 }

@@ -66,7 +66,7 @@ class StripeCustomer(models.Model):
     #: The default one, ``pm_…``, and what people recognise it by; empty: none is saved.
     payment_method_id = models.CharField(max_length=LONGEST_ID, blank=True, default="", db_default="")
     payment_method = models.CharField(max_length=100, blank=True, default="", db_default="")
-    #: When saving it began, or when it was removed: what began before does not count.
+    #: When saving the last one began, also if it was removed since: what began before does not count.
     payment_method_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from django.db import transaction
-from django.utils import timezone
 
 from billing.accounts import account
 from billing.errors import StripeRefused
@@ -28,6 +27,7 @@ TENANT = "hearth_tenant"
 SKEW_SECONDS = 300
 #: Addresses of Stripe's page begin with it.
 _HTTPS = "https://"
+NOTHING = "It saved no payment method of a tenant."
 
 
 def ensure(api: Api, connection: StripeConnection, tenant: Tenant, generation: str) -> str:
@@ -61,16 +61,20 @@ def is_of(found: Object, name: str, identity: object) -> bool:
     return bool((found.get("metadata") or {}).get(name) == str(identity))
 
 
-def with_method(tenant: Tenant) -> StripeCustomer | None:
-    """Return the tenant's customer that has a saved payment method, the last one saved; None for none."""
-    rows = StripeCustomer.objects.filter(tenant_id=tenant.id).exclude(payment_method_id="")
-    return rows.order_by("-payment_method_at").first()  # without its connection, which no tenant reads
+def account_to_save_in() -> StripeConnection | None:
+    """Return the default issuer's account, with the issuer; None: it has none. No tenant may read it."""
+    return StripeConnection.objects.select_related("issuer").filter(issuer__is_default=True).first()
+
+
+def with_method(tenant: Tenant, connection: StripeConnection | None) -> StripeCustomer | None:
+    """Return the tenant as customer of an account in which it has saved a payment method; None: it has not."""
+    rows = StripeCustomer.objects.filter(tenant_id=tenant.id, connection=connection)
+    return rows.exclude(payment_method_id="").first()
 
 
 def is_charged(tenant: Tenant, connection: StripeConnection) -> bool:
     """Return whether Stripe charges an invoice by itself: the account says so, and a payment method is saved."""
-    rows = StripeCustomer.objects.filter(tenant_id=tenant.id, connection=connection).exclude(payment_method_id="")
-    return account.of(tenant).details.charge_automatically and rows.exists()
+    return account.of(tenant).details.charge_automatically and with_method(tenant, connection) is not None
 
 
 def begin_saving(actor: Actor, tenant: Tenant, back: str) -> str:
@@ -107,21 +111,21 @@ def saved(actor: Actor, event: StripeEvent) -> str:
     The session that began last counts, in whatever order events come. Raises StripeRefused, StripeUnavailable.
     """
     api = open_api(event.connection)
-    session = api.get(f"checkout/sessions/{event.object_id}")
-    row = StripeCustomer.objects.filter(connection=event.connection, external_id=session.get("customer") or "-").first()
-    if session["mode"] != "setup" or session["status"] != "complete" or row is None:
-        return "It saved no payment method of a tenant."
-    began = datetime.fromtimestamp(session["created"], UTC)
-    if row.payment_method_at is not None and began < row.payment_method_at:
-        return "One that began later counts."
-    intent = api.get(f"setup_intents/{session['setup_intent']}")
-    if intent["status"] != "succeeded":
-        return f"It is {intent['status']} at Stripe."
-    method = api.get(f"payment_methods/{intent['payment_method']}")
-    api.post(f"customers/{row.external_id}", invoice_settings={"default_payment_method": method["id"]})
-    text = _text(method)
-    _keep(actor, row, "payment_method.saved", identity=method["id"], text=text, at=began)
-    return f"{text} is saved."
+    return _save(actor, event.connection, api, api.get(f"checkout/sessions/{event.object_id}"))
+
+
+def verified(actor: Actor, event: StripeEvent) -> str:
+    """Do the same once a payment method is ready: a bank account may be verified days after its session is complete.
+
+    https://docs.stripe.com/api/setup_intents/verify_microdeposits
+    """
+    api = open_api(event.connection)
+    customer_id = api.get(f"setup_intents/{event.object_id}").get("customer") or "-"
+    if not StripeCustomer.objects.filter(connection=event.connection, external_id=customer_id).exists():
+        return NOTHING
+    sessions = api.all("checkout/sessions", customer=customer_id)
+    session = next((each for each in sessions if each.get("setup_intent") == event.object_id), None)
+    return NOTHING if session is None else _save(actor, event.connection, api, session)
 
 
 def forget(actor: Actor, event: StripeEvent) -> str:
@@ -129,34 +133,73 @@ def forget(actor: Actor, event: StripeEvent) -> str:
     row = StripeCustomer.objects.filter(connection=event.connection, payment_method_id=event.object_id).first()
     if row is None:
         return "It is the default of no tenant."
-    text = row.payment_method
-    _keep(actor, row, "payment_method.removed")
-    return f"{text} is removed."
+    with exclusive.of_tenant(row.tenant_id):
+        row.refresh_from_db()
+        if row.payment_method_id != event.object_id:
+            return "Another one replaced it."
+        _keep(actor, row, "payment_method.removed")
+    return f"{row.payment_method} is removed."
 
 
 def remove(actor: Actor, tenant: Tenant) -> bool:
-    """Remove the tenant's payment method, at Stripe and here; return whether it had one.
+    """Remove the tenant's payment method, at Stripe and here, in every account; return whether it had one.
 
     Raises StripeRefused, StripeUnavailable.
     """
-    row = with_method(tenant)
-    if row is None:
-        return False
+    with exclusive.of_tenant(tenant.id):
+        rows = list(StripeCustomer.objects.filter(tenant_id=tenant.id).exclude(payment_method_id=""))
+        for row in rows:
+            _detach(open_api(row.connection), row.payment_method_id)
+            _keep(actor, row, "payment_method.removed")
+    return bool(rows)
+
+
+def _save(actor: Actor, connection: StripeConnection, api: Api, session: Object) -> str:
+    row = StripeCustomer.objects.filter(connection=connection, external_id=session.get("customer") or "-").first()
+    if session["mode"] != "setup" or session["status"] != "complete" or row is None:
+        return NOTHING
+    with exclusive.of_tenant(row.tenant_id):  # of two sessions at once, the second one sees what the first one saved
+        row.refresh_from_db()
+        return _make_default(actor, api, row, session)
+
+
+def _make_default(actor: Actor, api: Api, row: StripeCustomer, session: Object) -> str:
+    intent = api.get(f"setup_intents/{session['setup_intent']}")
+    if intent["status"] != "succeeded":
+        return f"It is {intent['status']} at Stripe."
+    method = api.get(f"payment_methods/{intent['payment_method']}")
+    text, began = _text(method), datetime.fromtimestamp(session["created"], UTC)
+    if method["id"] == row.payment_method_id:
+        return f"{text} is saved already."
+    if method.get("customer") != row.external_id:
+        return f"{text} was removed since."
+    if row.payment_method_at is not None and began < row.payment_method_at:
+        _detach(api, method["id"])
+        return "One that began later counts."
+    api.post(f"customers/{row.external_id}", invoice_settings={"default_payment_method": method["id"]})
+    if row.payment_method_id:
+        _detach(api, row.payment_method_id)
+    _keep(actor, row, "payment_method.saved", identity=method["id"], text=text, at=began)
+    return f"{text} is saved."
+
+
+def _detach(api: Api, identity: str) -> None:
+    """Remove a payment method from its customer at Stripe, unless it has none any more."""
     try:
-        open_api(row.connection).post(f"payment_methods/{row.payment_method_id}/detach")
+        if api.get(f"payment_methods/{identity}").get("customer"):
+            api.post(f"payment_methods/{identity}/detach")
     except StripeRefused as error:
         if not error.is_missing:
             raise
-    _keep(actor, row, "payment_method.removed")
-    return True
 
 
 @transaction.atomic
 def _keep(
     actor: Actor, row: StripeCustomer, action: str, *, identity: str = "", text: str = "", at: datetime | None = None
 ) -> None:
+    """Store the payment method, by default that there is none. Callers hold ``exclusive.of_tenant``."""
     StripeCustomer.objects.filter(id=row.id).update(
-        payment_method_id=identity, payment_method=text[:100], payment_method_at=at or timezone.now()
+        payment_method_id=identity, payment_method=text[:100], payment_method_at=at or row.payment_method_at
     )
     # What ends in which digits is in no audit log, which is kept for longer.
     audit.record(actor, action, ("tenant", row.tenant_id), tenant=Tenant.objects.get(id=row.tenant_id), after={})

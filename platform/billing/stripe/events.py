@@ -118,6 +118,8 @@ def _put_off(identity: object, now: datetime, outcome: str, *, is_final: bool = 
 def _outcome(event: StripeEvent) -> str:
     if event.type == "checkout.session.completed":
         return customers.saved(STRIPE, event)
+    if event.type == "setup_intent.succeeded":
+        return customers.verified(STRIPE, event)
     if event.type == "payment_method.detached":
         return customers.forget(STRIPE, event)
     if event.payment_intent and not event.invoice_id:

@@ -188,7 +188,7 @@ def _voided(actor: Actor, push: StripeInvoice, reason: str) -> StripeInvoice:
 
 def _run(actor: Actor, api: Api, push: StripeInvoice) -> None:
     tenant = Tenant.objects.get(id=push.tenant_id)
-    customer_id = _customer(api, push, tenant)
+    customer_id = customers.ensure(api, push.connection, tenant, str(push.key_generation))
     found = _invoice(api, push, customer_id)
     if found["status"] == "draft":
         _items(api, push, customer_id, found["id"])
@@ -208,10 +208,6 @@ def _run(actor: Actor, api: Api, push: StripeInvoice) -> None:
 
 def _key(push: StripeInvoice, step: str) -> str:
     return f"hearth:{push.id}:{push.key_generation}:{step}"
-
-
-def _customer(api: Api, push: StripeInvoice, tenant: Tenant) -> str:
-    return customers.ensure(api, push.connection, tenant, str(push.key_generation))
 
 
 def _known(api: Api, push: StripeInvoice, customer_id: str = "") -> Object | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from billing.accounts import account
-from billing.errors import StripeRefused
-from billing.models import Invoice, PaymentFailure, StripeConnection, StripeCustomer
-from billing.stripe import customers
+from billing.errors import StripeRefused, StripeUnavailable
+from billing.invoices import issuers
+from billing.models import Invoice, PaymentFailure, StripeConnection, StripeCustomer, StripeEvent
+from billing.stripe import customers, events, exclusive
 from tenants.models import AuditEntry, Tenant
 from tests.billing.invoices.conftest import ADA
+from tests.billing.invoices.test_issuers import PARIS
 from tests.billing.stripe.conftest import push
 from tests.billing.stripe.test_events import deliver
 from tests.stripe_stand_in.books import Object
@@ -31,7 +34,7 @@ def begin(stripe: StandIn, tenant: Tenant) -> Object:
 
 
 def text(tenant: Tenant) -> str:
-    found = customers.with_method(tenant)
+    found = customers.with_method(tenant, customers.account_to_save_in())
     return found.payment_method if found else ""
 
 
@@ -95,9 +98,79 @@ def test_the_session_that_began_last_counts_in_any_order(
     second["created"] = first["created"] + 60
     stripe.books.save_method(second["id"], "0002")
     deliver(stripe, connection)
-    stripe.books.save_method(first["id"], "0001")
+    late = stripe.books.save_method(first["id"], "0001")
+    deliver(stripe, connection)
+    assert (text(closed), late["customer"]) == ("visa, ends in 0002, until 07/2031", None)
+
+
+def test_another_method_replaces_the_first_at_stripe_too(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    first = stripe.books.save_method(begin(stripe, closed)["id"], "0001")
+    deliver(stripe, connection)
+    second = stripe.books.save_method(begin(stripe, closed)["id"], "0002")
+    deliver(stripe, connection)
+    deliver(stripe, connection)  # that the first one is detached
+    customer = stripe.books.of_kind("customer")[0]
+    assert (text(closed), first["customer"]) == ("visa, ends in 0002, until 07/2031", None)
+    assert second["customer"] == customer["id"]
+    assert customer["invoice_settings"] == {"default_payment_method": second["id"]}
+
+
+def test_one_that_was_saved_after_another_was_detached_counts_if_stripe_says_both_late(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    first = stripe.books.save_method(begin(stripe, closed)["id"], "0001")
+    deliver(stripe, connection)
+    stripe.books.detach(first["id"])
+    stripe.books.save_method(begin(stripe, closed)["id"], "0002")
     deliver(stripe, connection)
     assert text(closed) == "visa, ends in 0002, until 07/2031"
+
+
+def test_a_bank_account_is_saved_once_it_is_verified(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    session = begin(stripe, closed)
+    stripe.books.save_bank_account(session["id"])
+    deliver(stripe, connection)
+    assert text(closed) == ""
+    stripe.books.verify(session["id"])
+    deliver(stripe, connection)
+    assert text(closed) == "us bank account, ends in 6789"
+    stripe.books.emit("setup_intent.succeeded", stripe.books.make("setup_intent", status="succeeded", customer=None))
+    deliver(stripe, connection)
+    newest = StripeEvent.objects.order_by("id").last()
+    assert newest is not None and newest.outcome == "It saved no payment method of a tenant."
+
+
+def test_what_was_saved_in_the_account_of_another_issuer_is_not_shown_and_is_removed(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    charged(closed)
+    method = stripe.books.save_method(begin(stripe, closed)["id"])
+    deliver(stripe, connection)
+    issuers.set_issuer(ADA, "paris", PARIS, make_default=True)
+    assert (text(closed), customers.is_charged(closed, connection)) == ("", True)
+    assert customers.remove(ADA, closed) is True
+    assert (method["customer"], customers.is_charged(closed, connection)) == (None, False)
+
+
+def test_one_process_at_a_time_saves(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begin(stripe, closed)
+
+    def is_held(*_: object) -> None:
+        raise StripeUnavailable("another process works on this tenant's invoices")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exclusive, "of_tenant", is_held)
+        stripe.books.save_method(session["id"])
+        deliver(stripe, connection)
+        assert text(closed) == ""
+    events.process(timezone.now() + timedelta(hours=1))
+    assert text(closed) == "visa, ends in 4242, until 07/2031"
 
 
 def test_a_method_is_removed_here_and_there(stripe: StandIn, closed: Tenant, connection: StripeConnection) -> None:

@@ -30,7 +30,7 @@ from billing.models import (
 )
 from billing.months import closing, reopening
 from billing.pricing.amounts import pico_per_minor
-from billing.stripe import comparison, connections, events, exclusive, lines, pushing, reading
+from billing.stripe import comparison, connections, customers, events, exclusive, lines, pushing, reading
 from billing.stripe.api import Api
 from billing.stripe.connections import Wanted
 from reconciliation import invoices as reconciliation
@@ -301,9 +301,13 @@ def test_a_push_that_was_voided_meanwhile_makes_no_document(
     pushing.void(ADA, begun, "not this month")
     assert pushing.run(ADA, stale).ended_at is not None
     assert not stripe.books.objects
-    for step, statuses in (("_customer", []), ("_check_balance", ["draft"])):
+    steps: tuple[tuple[Any, str, list[str]], ...] = (
+        (customers, "ensure", []),
+        (pushing, "_check_balance", ["draft"]),
+    )
+    for module, step, statuses in steps:
         with monkeypatch.context() as patch:
-            patch.setattr(pushing, step, and_then_voided(getattr(pushing, step)))
+            patch.setattr(module, step, and_then_voided(getattr(module, step)))
             with pytest.raises(StripeRefused, match="it was voided here meanwhile"):
                 push(closed)
         assert [each["status"] for each in invoices(stripe)] == statuses

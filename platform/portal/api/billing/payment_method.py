@@ -54,8 +54,9 @@ class PaymentMethodView(ApiView):
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
         require_may_read(principal, found)
+        connection = customers.account_to_save_in()
         with as_tenant(TenantId(found.id)):
-            row, details = customers.with_method(found), account.of(found).details
+            row, details = customers.with_method(found, connection), account.of(found).details
         shown = {
             "text": row.payment_method if row else None,
             "saved_at": row.payment_method_at if row else None,

@@ -173,17 +173,19 @@ def _show(
     credit_form: CreditForm | None = None,
     saving_url: str = "",
 ) -> HttpResponse:
+    connection = customers.account_to_save_in()
     with as_tenant(TenantId(tenant.id)):
         found = account.of(tenant)
         has, entries = balance.of(tenant.id), list(credits.history(tenant)[: MAX_ENTRIES + 1])
         late = cases.read(timezone.now(), tenant=tenant)
-        method = customers.with_method(tenant)
+        method = customers.with_method(tenant, connection)
         available = [spending.available_pico(each) for each in spending.prepaid_balances([tenant.id])]
     credit_form = credit_form or CreditForm(tenant=tenant)
     context = {
         "account": found,
         "details": found.details,
         "method": method,
+        "charged_by": connection.issuer.legal_name if connection else "",
         "saving_url": saving_url,
         "late": late,
         "form": form,
