@@ -106,8 +106,10 @@ def _folded_gaps(month: Month, folded: Mapping[str, tuple[daily_rollups.Sums, da
     """Return a gap for each tenant of which a table of days or half-hours differs from the roll-ups, and for all."""
     gaps: dict[UUID, BookGap] = {}
     for table, (fine, found) in folded.items():
-        for gap in _rollup_gaps(month, fine, found, "daily roll-ups"):
-            log.error("%s differs from its roll-ups in %s, of tenant %s", table, month, gap.tenant_id)
+        differing = list(_rollup_gaps(month, fine, found, "daily roll-ups"))
+        if differing:
+            log.error("%s differs from its roll-ups in %s, for %s tenants", table, month, len(differing))
+        for gap in differing:
             gaps.setdefault(gap.tenant_id, gap)
     return list(gaps.values())
 

@@ -229,6 +229,16 @@ def test_a_day_that_differs_is_a_gap_and_is_folded_again(rows: list[UsageRow]) -
     assert not gaps.exists()
 
 
+def test_a_table_that_differs_for_many_tenants_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    many = {new_id(): (1, 1) for _ in range(400)}
+    found = books._folded_gaps(
+        partitions.month_of(START), {"billing_dailyrollup": ({}, many), "billing_dailytenantrollup": ({}, {})}
+    )
+    assert len(found) == 400
+    [line] = [each.getMessage() for each in caplog.records]
+    assert line == "billing_dailyrollup differs from its roll-ups in 2026-03, for 400 tenants"
+
+
 def test_every_table_of_days_and_half_hours_is_compared(rows: list[UsageRow]) -> None:
     now = START + 3 * DAY + timedelta(hours=1, minutes=50)
     assert (day_folding.fold(now), day_folding.fold_half_hours(now)) == (2, 51)
