@@ -14,6 +14,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET
 
 from billing.ledger.latency_buckets import Latency, Percentiles
@@ -226,7 +227,8 @@ def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
     if others := named[MOST_TENANTS:]:
         sums = sum((each.sums for each in others), Sums())
         every = f"{reverse('portal:usage-by')}?{period.query}&by=tenant"
-        rows.append(_row(f"{len(others)} other tenants", sums, total, every))
+        name = ngettext("%(count)s other tenant", "%(count)s other tenants", len(others)) % {"count": len(others)}
+        rows.append(_row(name, sums, total, every))
     return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
 
 

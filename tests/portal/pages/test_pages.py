@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pytest_django import DjangoAssertNumQueries
 from redis import Redis
 
+from portal.pages import usage
 from routing import decision_record
 from tenants import registry
 from tenants.keys import keys
@@ -131,6 +132,13 @@ def test_a_form_without_a_password_does_not_reset_the_count_of_wrong_ones(world:
         browser.post("/portal/login/", {"username": "ada", "password": password})
     refused = browser.post("/portal/login/", {"username": "ada", "password": PASSWORD})
     assert "Too many wrong passwords" in refused.content.decode()
+
+
+def test_the_overview_counts_the_tenants_that_it_does_not_name(
+    used: World, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "MOST_TENANTS", 1)
+    assert ">1 other tenant<" in signed_in(used.operator).get("/portal/").content.decode()
 
 
 def test_every_page_forbids_foreign_scripts_and_is_kept_nowhere(used: World, signed_in: SignIn) -> None:

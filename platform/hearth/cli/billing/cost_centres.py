@@ -29,7 +29,10 @@ def cost_centre() -> None:
 @click.option("--tenant", "slug", metavar="SLUG", required=True, help="The tenant.")
 @click.option("--project", metavar="SLUG", help="Of this project only. Default: of the tenant.")
 def set_cost_centre(code: str, slug: str, project: str | None) -> None:
-    """Set the cost centre CODE; "" sets none. Reports use it for usage of any time."""
+    """Set the cost centre CODE; "" sets none.
+
+    Reports use it for usage of any time; the journal and the FOCUS export of a closed month keep the one that it had.
+    """
     with on_database("Nothing was changed"):
         from tenants import audit, cost_centres
         from tenants.errors import NotFound

@@ -90,8 +90,9 @@ class ProjectView(ApiView):
         responses={200: ProjectSerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, tenant: str, project: str) -> Response:
-        """Rename the project, or set its cost centre, for usage of any time. The slug stays.
+        """Rename the project, or set its cost centre. The slug stays.
 
+        Reports use the cost centre for usage of any time; journal and FOCUS export of closed months keep theirs.
         For operators, owners and admins, and tenant-wide keys with the scope `management:write`.
         """
         principal = principal_of(request)

@@ -256,7 +256,7 @@ class TenantView(ApiView):
     def patch(self, request: Request, tenant: str) -> Response:
         """Change fields of the policy, or the regions; every gateway applies them within a second. Operators only.
 
-        Or the cost centre, for usage of any time.
+        Or the cost centre: reports use it for usage of any time; journal and FOCUS export of closed months keep theirs.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)

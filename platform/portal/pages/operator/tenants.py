@@ -195,7 +195,9 @@ def set_cost_centre(request: HttpRequest, principal: Principal, slug: str) -> Ht
 
     def change() -> str:
         cost_centres.set_of_tenant(principal.actor, tenant, form.cleaned_data["cost_centre"])
-        return gettext_noop("Saved. Reports use it for usage of any time.")
+        return gettext_noop(
+            "Saved. Reports use it for usage of any time; the journal and FOCUS keep the one of closed months."
+        )
 
     done = submit(request, form, change, back="portal:policy", slug=slug)
     return _show_policy(request, principal, tenant, cost_centre_form=form) if done is None else done
