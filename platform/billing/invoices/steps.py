@@ -16,7 +16,15 @@ from billing.invoices import drafting, issuers, postings, registry, states, susp
 from billing.invoices.announcing import announce
 from billing.invoices.content import as_document, from_document
 from billing.invoices.documents import render
-from billing.models import CreditNote, CreditRequest, Invoice, InvoicePayment, PaymentUndone, StripeInvoice
+from billing.models import (
+    BankAssignment,
+    CreditNote,
+    CreditRequest,
+    Invoice,
+    InvoicePayment,
+    PaymentUndone,
+    StripeInvoice,
+)
 from billing.months import closing
 from billing.pricing.amounts import of_minor
 from notifications.event_types import INVOICE_PAID, INVOICE_SENT, INVOICE_VOIDED
@@ -138,6 +146,20 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
     return invoice
 
 
+@transaction.atomic
+def undo_recorded(actor: Actor, given: Invoice, reference: str, reason: str) -> Invoice:
+    """Take back the payment with a reference, as ``undo_payment`` does. Raises InvoiceRefused.
+
+    One that a line of a bank statement became is undone there, so that the line is open again.
+    """
+    payment = given.payments.filter(reference=reference.strip()).first()
+    if payment is None:
+        raise InvoiceRefused(given.number, f"no payment of it has the reference {reference!r}")
+    if BankAssignment.objects.filter(payment=payment).exists():
+        raise InvoiceRefused(given.number, "a line of a bank statement paid it", "Undo that: hearth payment undo.")
+    return undo_payment(actor, payment.id, reason)
+
+
 def today(invoice: Invoice) -> date:
     """Return the date where its issuer is; for an invoice of another system, in UTC."""
     return timezone.now().date() if invoice.issuer is None else drafting.today(invoice.issuer, timezone.now())
@@ -185,7 +207,9 @@ def _require_not_returned(invoice: Invoice, paid_cents: int) -> None:
     returned = returns.returned_cents(invoice)
     if returned > paid_cents:
         reason = f"{of_minor(returned, invoice.currency)} {invoice.currency} that was paid for it went back"
-        remedy = "Take the return back (hearth credit reverse), undo the payment, and record only what stayed."
+        remedy = (
+            "Take the return back (hearth credit reverse), undo the payment (hearth invoice unpay), pay what stayed."
+        )
         raise InvoiceRefused(invoice.number, reason, remedy)
 
 

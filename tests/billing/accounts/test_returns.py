@@ -7,7 +7,7 @@ import pytest
 from billing.accounts import credits, overpaid, returns
 from billing.accounts.credits import NewCredit
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused
-from billing.invoices import finalizing, steps
+from billing.invoices import finalizing, registry, steps
 from billing.models import CreditEntry, Invoice, Issuer, LedgerEntry
 from billing.months import closing
 from reconciliation import ledger
@@ -90,8 +90,21 @@ def test_an_invoice_that_was_issued_again_returns_what_was_paid_for_the_void_one
     with pytest.raises(BadCredit, match=r"use at most 0.00 \w+"):
         give_back(again, 1, "more")
     assert (books("tax"), books("cash"), books("receivable")) == (0, 0, 0)
-    with pytest.raises(InvoiceRefused, match="undo the payment, and record only what stayed"):
+    with pytest.raises(InvoiceRefused, match="hearth invoice unpay"):
         steps.void(ADA, again, "wrong")
+    assert ledger.verify().is_right
+
+
+def test_what_went_back_of_a_void_invoice_is_not_paid_for_the_next_one(invoice: Invoice) -> None:
+    tenant = Tenant.objects.get(id=invoice.tenant_id)
+    give_back(invoice, 200, "r")
+    wanted = NewCredit(kind="reversal", reason="void", refers_to=CreditEntry.objects.order_by("id")[0].id)
+    credits.submit(ADA, tenant, "back", wanted)
+    steps.undo_recorded(ADA, invoice, "wire", "2.00 were refunded")
+    steps.pay(ADA, invoice, reference="what stayed", paid_on=steps.today(invoice), amount_cents=181)
+    steps.void(ADA, invoice, "wrong")
+    again, _ = finalizing.finalize(ADA, month(tenant))
+    assert (registry.open_cents(again), again.applied_cents, books("cash"), books("receivable")) == (200, 181, 181, 200)
     assert ledger.verify().is_right
 
 

@@ -78,6 +78,8 @@ def test_an_assignment_is_undone_with_its_posting_and_may_be_made_again(invoice:
     line = BankLine.objects.get()
     with pytest.raises(InvoiceRefused, match="give a reason"):
         assignment.undo(ADA, line.id, "INV-000001", " ")
+    with pytest.raises(InvoiceRefused, match="hearth payment undo"):
+        steps.undo_recorded(ADA, invoice, InvoicePayment.objects.get().reference, "it was for another")
     undone = assignment.undo(ADA, line.id, "INV-000001", "it was for another")
     assert (undone.state, undone.rest_cents, undone.problem) == ("open", 381, "Its payment of INV-000001 was undone.")
     invoice.refresh_from_db()

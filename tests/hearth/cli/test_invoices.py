@@ -78,6 +78,10 @@ def test_an_invoice_is_drafted_made_paid_and_voided(hearth: Hearth, tmp_path: Pa
     assert "went back" in hearth("invoice", "void", "INV-000001", "--reason", "why").stderr
     entry = json.loads(hearth("credit", "list", "acme", "--json").stdout)[0]["entry"]
     hearth("credit", "reverse", "acme", entry, "--reason", "refund failed", "--key", "r1 back")
+    unpaid = hearth("invoice", "unpay", "INV-000001", "--reference", "Wire 1", "--reason", "went back")
+    assert unpaid.stdout == "Wire 1 pays nothing of INV-000001. Open: 3.00 USD.\n"
+    strange = hearth("invoice", "unpay", "INV-000001", "--reference", "Wire 2", "--reason", "went back")
+    assert (strange.returncode, "no payment of it has the reference" in strange.stderr) == (1, True)
     assert hearth("invoice", "void", "INV-000001", "--reason", "why").stdout == (
         "INV-000001 is void, taken back by CN-000001.\n"
     )

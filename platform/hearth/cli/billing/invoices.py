@@ -211,6 +211,18 @@ def pay(number: str, reference: str, paid_on: datetime, amount: str | None) -> N
     print(f"{done}: {paid} {found.currency} for {found.number}. Open: {rest} {found.currency}.")
 
 
+@invoice.command("unpay")
+@click.argument("number")
+@click.option("--reference", required=True, help="That of the payment. `hearth invoice show` shows it.")
+@click.option("--reason", required=True, help="Why, in up to 500 characters.")
+def unpay(number: str, reference: str, reason: str) -> None:
+    """Take back a payment of the invoice NUMBER that did not arrive, or went back: that much is open again."""
+    with _changing() as steps:
+        found = steps.undo_recorded(_actor(), _find(number), reference, reason)
+        rest = _open(found)
+    print(f"{reference} pays nothing of {found.number}. Open: {rest} {found.currency}.")
+
+
 @invoice.command("void")
 @click.argument("number")
 @click.option("--reason", required=True, help="Why, in up to 500 characters. It is on the credit note.")
