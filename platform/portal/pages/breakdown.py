@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
@@ -22,9 +21,9 @@ from billing.reports.breakdown import BY, By, Group
 from billing.reports.tags import OTHERS
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
-from portal.formats import csv_export, numbers, query_params
+from portal.formats import csv_export, query_params
 from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
-from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
+from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, others_named, presets
 from portal.reporting import member_names, periods
 from portal.reporting.breakdown_csv import CSV_HEADER, csv_rows
 from portal.reporting.periods import Period
@@ -186,9 +185,7 @@ def _rows(groups: Sequence[Group], total: Sums, links: _Links) -> list[UsageRow]
     if links.by == "day" or len(groups) <= MOST_ROWS + 1:
         return [_row(group, total, links) for group in groups]
     others = groups[MOST_ROWS:]
-    name = gettext("%(count)s others, which the CSV has") % {"count": numbers.count(len(others))}
-    if others[-1].name == OTHERS:
-        name = OTHERS
+    name = OTHERS if others[-1].name == OTHERS else others_named(len(others))
     together = Group(id=None, name=name, sums=sum((each.sums for each in others), Sums()), latency=None)
     rows = [_row(group, total, links) for group in groups[:MOST_ROWS]]
     return [*rows, replace(_row(together, total, links), link="")]

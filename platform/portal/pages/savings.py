@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
+from billing.ledger.rollups import Sums
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
@@ -17,7 +19,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, period_of, show
-from portal.pages.usage import PLATFORM_CURRENCY, points_of, presets
+from portal.pages.usage import PLATFORM_CURRENCY, others_named, points_of, presets
 from portal.reporting import archived_tenants, charts, stat_tiles
 from portal.reporting.advice.wording import switch_label
 from portal.reporting.periods import Period
@@ -25,6 +27,8 @@ from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 
+#: Rows of a table, those with the highest savings; the others are one row.
+MOST_ROWS = 100
 TITLES: dict[By, str] = {"tenant": _("Tenant"), "project": _("Project"), "key": _("Key"), "model": _("Model")}
 
 
@@ -125,10 +129,19 @@ def _context(
 def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]:
     groups = savings.grouped(period, tenant_id, by)
     if by != "tenant":
-        return tuple(_row(group) for group in groups)
+        return (*map(_row, groups[:MOST_ROWS]), *_others(groups[MOST_ROWS:]))
     gone = archived_tenants.among({group.id: group.sums for group in groups if group.id is not None})
-    rows = tuple(_row(group, _link(group, period)) for group in groups if group.id not in gone.ids)
+    there = [group for group in groups if group.id not in gone.ids]
+    rows = (*(_row(group, _link(group, period)) for group in there[:MOST_ROWS]), *_others(there[MOST_ROWS:]))
     return (*rows, _row(Group(id=None, name=gone.name, sums=gone.sums))) if gone.ids else rows
+
+
+def _others(groups: Sequence[Group]) -> tuple[Row, ...]:
+    """Return one row for all of these; none without any."""
+    if not groups:
+        return ()
+    sums = sum((each.sums for each in groups), Sums())
+    return (_row(Group(id=None, name=others_named(len(groups)), sums=sums)),)
 
 
 def _row(group: Group, link: str = "") -> Row:

@@ -23,7 +23,7 @@ from billing.ledger.rollups import Sums
 from billing.reports import latency, usage
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, own_tenants, tenant_for
-from portal.formats import csv_export
+from portal.formats import csv_export, numbers
 from portal.pages.base import month_zone_of, operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting import first_steps as first_steps_report
@@ -95,7 +95,7 @@ def overview_figures(period: Period, base_url: str) -> dict[str, Any]:
     total: Sums = context["total"]
     return context | {
         "by_tenant": _by_tenant(period, total),
-        "fleet": inventory.read(),
+        "fleet": inventory.read(with_history=False),
         "steps": None if total.requests else first_steps_report.read(),
         "api_base": base_url,
         "example_model": example_model(),
@@ -230,6 +230,12 @@ def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
         name = ngettext("%(count)s other tenant", "%(count)s other tenants", len(others)) % {"count": len(others)}
         rows.append(_row(name, sums, total, every))
     return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
+
+
+def others_named(count: int) -> str:
+    """Return the name of the row that adds up the groups which a table leaves out."""
+    text = ngettext("%(count)s other, which the CSV has", "%(count)s others, which the CSV has", count)
+    return text % {"count": numbers.count(count)}
 
 
 def points_of(period: Period, tenant_id: TenantId | None, total: Sums) -> tuple[usage.Point, ...]:

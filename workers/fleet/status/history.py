@@ -73,19 +73,31 @@ def transitions(last: int) -> tuple[Transition, ...]:
 
 def transitions_of(replicas: Sequence[Replica], last: int) -> dict[UUID, list[Transition]]:
     """Return the ``last`` transitions of each replica by its id (one query)."""
-    by_id = {replica.id: replica for replica in replicas}
+    by_id = {replica.id: (_name(replica), replica.node.name if replica.node else None) for replica in replicas}
     newest = Window(RowNumber(), partition_by=F("replica_id"), order_by=F("id").desc())
-    rows = ReplicaEvent.objects.filter(replica__in=by_id).defer("log_tail").annotate(rank=newest).filter(rank__lte=last)
+    rows = ReplicaEvent.objects.filter(replica__in=by_id).annotate(rank=newest).filter(rank__lte=last)
+    # Values, not models: a fleet page of 280 replicas reads 840 of them.
+    columns = rows.order_by("replica_id", "-id").values_list("replica_id", "created_at", *_STATES)
     found: dict[UUID, list[Transition]] = defaultdict(list)
-    for row in rows.order_by("replica_id", "-id"):
-        found[row.replica_id].append(_transition(row, by_id[row.replica_id]))
+    for replica_id, at, before, after, reason in columns:
+        name, node = by_id[replica_id]
+        found[replica_id].append(
+            Transition(at=at, replica=name, node=node, from_state=before, to_state=after, reason=reason)
+        )
     return found
+
+
+_STATES = ("from_state", "to_state", "reason")
+
+
+def _name(replica: Replica) -> str:
+    return f"{replica.deployment.name}/{short(replica.id)}"
 
 
 def _transition(row: ReplicaEvent, replica: Replica) -> Transition:
     return Transition(
         at=row.created_at,
-        replica=f"{replica.deployment.name}/{short(replica.id)}",
+        replica=_name(replica),
         node=replica.node.name if replica.node else None,
         from_state=row.from_state,
         to_state=row.to_state,

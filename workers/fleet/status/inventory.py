@@ -172,19 +172,21 @@ class Fleet:
         return sum(not slot.healthy for node in self.nodes for slot in node.slots)
 
 
-def read(node: str | None = None) -> Fleet:
-    """Read the fleet; with ``node``, that node and its pool alone, without deployments, transitions and decisions.
+def read(node: str | None = None, *, with_history: bool = True) -> Fleet:
+    """Read the fleet; with ``node``, that node and its pool alone, without deployments.
 
+    Neither then nor without ``with_history`` it has transitions, parts of starts and decisions.
     A replica that has ended is left out once it is not wanted and has no slot, a placeholder once it has no slot and
     is not being evicted.
     """
     whole = node is None
+    has_history = whole and with_history
     on_node = Q() if node is None else Q(node__name=node)
     deployments = _deployment_rows(node)
     measured = start_times.summaries({row.revision_id for row in deployments})
     rows = list(replica_rows(on_node))
-    transitions = history.transitions_of(rows, LAST_TRANSITIONS) if whole else {}
-    parts = start_times.parts_of([row.id for row in rows]) if whole else {}
+    transitions = history.transitions_of(rows, LAST_TRANSITIONS) if has_history else {}
+    parts = start_times.parts_of([row.id for row in rows]) if has_history else {}
     replicas = tuple(replica_status(row, transitions.get(row.id, ()), parts.get(row.id, UNKNOWN)) for row in rows)
     placeholders = tuple(
         placeholder_status(row, measured, deployments)
@@ -196,7 +198,7 @@ def read(node: str | None = None) -> Fleet:
         pools=pools,
         replicas=replicas,
         placeholders=placeholders,
-        decisions=history.decisions(LAST_DECISIONS) if whole else (),
+        decisions=history.decisions(LAST_DECISIONS) if has_history else (),
     )
 
 

@@ -156,7 +156,7 @@ def _page(
     take: TakeAliasForm | None = None,
 ) -> HttpResponse:
     listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
-    deployments = [each for each in inventory.read().deployments if each.model == model.name]
+    deployments = [each for each in inventory.read(with_history=False).deployments if each.model == model.name]
     context = {
         "form": form,
         "options": options,

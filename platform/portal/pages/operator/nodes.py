@@ -42,7 +42,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     context = {
         "form": form,
         "form_token": form_tokens.new(),
-        "fleet": inventory.read(),
+        "fleet": inventory.read(with_history=False),
         "tokens": [(each, node_tokens.state_of(each)) for each in node_tokens.newest()],
         "new": _token_named(new),
         "command": command,

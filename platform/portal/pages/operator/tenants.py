@@ -36,6 +36,8 @@ from workers.fleet import pools
 
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
+#: Tenants that are listed unless all are asked for.
+MOST_ROWS = 100
 #: The states that the list can be narrowed to; without one, archived tenants are left out.
 LISTED_STATES = {
     "active": "active",
@@ -82,14 +84,18 @@ def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantFor
     rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in found]
     if (key := SORTS[sort][1]) is not None:
         rows.sort(key=lambda row: key(row["usage"]), reverse=True)
+    listed = rows if "all" in request.GET else rows[:MOST_ROWS]
     context = {
-        "rows": rows,
+        "rows": listed,
+        "count": len(rows),
+        "left_out": len(rows) - len(listed),
+        "all_query": with_query(request, all="1"),
         "columns": [
             SortColumn(key=name, label=label, is_chosen=name == sort, query=with_query(request, sort=name))
             for name, (label, _) in SORTS.items()
         ],
         "chosen": request.GET,
-        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "sort") if name in request.GET],
+        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "sort", "all") if name in request.GET],
         "states": LISTED_STATES,
         "archived": tenants_of(principal).filter(state=Tenant.State.ARCHIVED).count(),
         "archived_query": with_query(request, state=Tenant.State.ARCHIVED.value),
