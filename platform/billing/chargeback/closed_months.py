@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
@@ -29,7 +29,8 @@ class Part:
 class ClosedMonth:
     """A tenant's closed month; the parts add up to the statement's lines.
 
-    ``cost_centre``: the tenant's when the month was closed, or of today if an earlier release closed it.
+    The statement may lack what the ledger says now. ``cost_centre``: the tenant's when the month was closed, or of
+    today if an earlier release closed it.
     """
 
     tenant: Tenant
@@ -48,46 +49,46 @@ class Months:
 
 def read(year: int, month: int, tenant: Tenant | None = None) -> Months:
     """Return the month of each tenant that existed then, or of one."""
+    tenants = [tenant] if tenant is not None else overview.tenants(year, month)
+    of_month = {"year": year, "month": month, "tenant_id__in": [each.id for each in tenants]}
+    closings = BillingMonth.objects.filter(**of_month, reopened_at=None)
+    by_tenant = {each.tenant_id: each for each in closings.prefetch_related("lines", "terms_lines", "project_lines")}
+    final = set(FinalStatement.objects.filter(**of_month).values_list("tenant_id", flat=True))
+    projects = Project.objects.in_bulk({row.project_id for each in by_tenant.values() for row in _rows(each)})
     closed: list[ClosedMonth] = []
     still_open: list[str] = []
-    kept = _kept(year, month)
-    for each in [tenant] if tenant is not None else overview.tenants(year, month):
-        found = statements.kept_statement(Month(tenant=each, year=year, month=month)) if each.id in kept else None
-        if found is None:
-            still_open.append(each.slug)
+    for each in tenants:
+        if (closing := by_tenant.get(each.id)) is not None:
+            closed.append(_month(each, statements.closed_statement(closing), closing, projects))
+        elif each.id in final and (found := statements.kept_statement(Month(tenant=each, year=year, month=month))):
+            closed.append(_month(each, found, None, projects))
         else:
-            closed.append(_month(each, found))
+            still_open.append(each.slug)
     return Months(closed=tuple(closed), open=tuple(still_open))
 
 
-def _month(tenant: Tenant, found: Statement) -> ClosedMonth:
-    closing = _closing(tenant, found)
+def _month(
+    tenant: Tenant, found: Statement, closing: BillingMonth | None, projects: Mapping[UUID, Project]
+) -> ClosedMonth:
     frozen = None if closing is None else closing.cost_centre
     centre = tenant.cost_centre if frozen is None else frozen
-    parts = tuple(_parts(tenant, found, closing, centre))
+    parts = tuple(_parts(found, closing, centre, projects))
     return ClosedMonth(tenant=tenant, statement=found, parts=parts, cost_centre=centre)
 
 
-def _kept(year: int, month: int) -> set[UUID]:
-    """Return the tenants whose month is closed, or was made final by an earlier release."""
-    of_month = {"year": year, "month": month}
-    closed = BillingMonth.objects.filter(**of_month, reopened_at=None).values_list("tenant_id", flat=True)
-    return {*closed, *FinalStatement.objects.filter(**of_month).values_list("tenant_id", flat=True)}
+def _rows(closing: BillingMonth | None) -> list[MonthProjectLine]:
+    return [] if closing is None else sorted(closing.project_lines.all(), key=lambda row: row.position)
 
 
-def _closing(tenant: Tenant, found: Statement) -> BillingMonth | None:
-    of_month = BillingMonth.objects.filter(tenant_id=tenant.id, year=found.year, month=found.month)
-    return of_month.filter(reopened_at=None).first()
-
-
-def _parts(tenant: Tenant, found: Statement, closing: BillingMonth | None, tenants_centre: str) -> Iterator[Part]:
-    rows = list(MonthProjectLine.objects.filter(closing=closing).order_by("position")) if closing is not None else []
+def _parts(
+    found: Statement, closing: BillingMonth | None, tenants_centre: str, projects: Mapping[UUID, Project]
+) -> Iterator[Part]:
+    rows = _rows(closing)
     if sum(int(row.amount_pico) for row in rows) != found.usage_pico:
         yield from (Part(line=line, project=None, cost_centre=tenants_centre) for line in found.lines)
         return
-    ids: set[UUID] = {row.project_id for row in rows}
-    projects = Project.objects.in_bulk(ids)
-    today = cost_centres.of_projects(row.project_id for row in rows if row.cost_centre is None)
+    unknown = {row.project_id for row in rows if row.cost_centre is None}
+    today = cost_centres.of_projects(unknown) if unknown else {}
     for row in rows:
         centre = today.get(row.project_id, tenants_centre) if row.cost_centre is None else row.cost_centre
         yield Part(line=_line(row, found.currency), project=projects.get(row.project_id), cost_centre=centre)

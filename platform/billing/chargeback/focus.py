@@ -118,13 +118,13 @@ def document(row: Row) -> dict[str, Any]:
 
 
 def _rows(found: ClosedMonth, provider: str) -> Iterator[Row]:
-    statement = found.statement
-    yield from (_usage(_account(found, provider), part) for part in found.parts)
+    statement, account = found.statement, _account(found, provider)
+    yield from (_usage(account, part) for part in found.parts)
     for terms in statement.terms:
         category: _Category = "Credit" if terms.amount_pico < 0 else "Adjustment"
-        yield _other(_account(found, provider), terms.amount_pico, category, f"{terms.source}: {terms.text}")
+        yield _other(account, terms.amount_pico, category, f"{terms.source}: {terms.text}")
     if statement.rounding_pico:
-        yield _other(_account(found, provider), statement.rounding_pico, "Adjustment", "Rounding")
+        yield _other(account, statement.rounding_pico, "Adjustment", "Rounding")
 
 
 def _usage(account: dict[str, Any], part: Part) -> Row:

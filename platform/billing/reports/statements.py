@@ -220,13 +220,21 @@ def kept_statement(month: Month) -> Statement | None:
     assert kept is not None
     billed = replace(month.billed, first=kept.first_id, behind=kept.behind_id)
     found = replace(_from_document(kept.document), ledger_pico=sum(ledger.posted(billed).values()))
-    if closing is None:
-        return found
-    terms = closing.terms_lines.filter(is_reversal=False).order_by("position")
+    return found if closing is None else _as_frozen(found, closing)
+
+
+def closed_statement(closing: BillingMonth) -> Statement:
+    """Return the statement of a closed month without what the ledger says now. Its lines may be fetched before."""
+    return _as_frozen(_from_document(closing.document), closing)
+
+
+def _as_frozen(found: Statement, closing: BillingMonth) -> Statement:
+    lines = sorted(closing.lines.all(), key=lambda each: each.position)
+    terms = sorted(closing.terms_lines.all(), key=lambda each: each.position)
     return replace(
         found,
-        lines=tuple(_frozen(each, found.currency) for each in closing.lines.order_by("position")),
-        terms=tuple(_frozen_terms(each, found.currency) for each in terms),
+        lines=tuple(_frozen(each, found.currency) for each in lines),
+        terms=tuple(_frozen_terms(each, found.currency) for each in terms if not each.is_reversal),
         closed_at=closing.closed_at,
         revision=closing.revision,
     )
