@@ -61,6 +61,7 @@ def _of(who: str) -> Iterator[Address]:
 
     slug = SMALL if who == "small owner" else LARGEST
     names = _names(slug)
+    yield from _searches(who, slug)
     for pattern in urls.urlpatterns:
         path = str(pattern.pattern)
         if who != "operator" and "<slug:slug>" not in path:
@@ -83,6 +84,35 @@ def _of(who: str) -> Iterator[Address]:
         if pattern.name in LOGS:
             for query in _filters(slug):
                 yield Address(who=who, what=f"{pattern.name}, {query}", url=f"{url}?{query}", target_ms=LOG_MS)
+
+
+def _searches(who: str, slug: str) -> Iterator[Address]:
+    """Yield what the search box is asked for: each kind of thing that it finds, and values that nothing has."""
+    from billing.models import UsageRecord
+    from tenants.models import ApiKey, Tenant
+
+    tenant = Tenant.objects.get(slug=slug)
+    some = UsageRecord.objects.filter(tenant_id=tenant.id).order_by("-id").first()
+    key = ApiKey.objects.filter(tenant=tenant).order_by("id").last()
+    assert some is not None and key is not None
+    texts = {
+        "id": str(some.id)[:9],
+        "client's id": "client-nothing",
+        "key": f"hk_{key.public_id}",
+        "name of keys": "key-1",
+        "project": "default",
+        "model": "model-1",
+        "end user": "user-42",
+        "no end user": "user-nobody",
+        "tag": "app=search",
+        "no tag": "app=nothing",
+        "code": "engine_failed",
+        "no code": "nothing_failed",
+        "nothing": "zzzz",
+    }
+    for what, text in texts.items():
+        url = f"/portal/search/?{urlencode({'q': text})}"
+        yield Address(who=who, what=f"search, {what}", url=url, target_ms=LOG_MS)
 
 
 def _filters(slug: str) -> Iterator[str]:
