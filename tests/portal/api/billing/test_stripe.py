@@ -335,7 +335,10 @@ def test_the_tenants_people_save_a_payment_method_and_nobody_else(
     assert f'href="{session["url"]}"' in shown and session["success_url"] == f"http://testserver{page}"
     stripe.books.save_method(session["id"])
     follow(stripe)
-    assert "visa, ends in 4242, until 07/2031" in signed_in(users["billing"]).get(page).content.decode()
+    account.change(Actor(kind="user", name="ada"), closed, charge_automatically=True)
+    read = signed_in(users["billing"]).get(page).content.decode()
+    assert "visa, ends in 4242, until 07/2031" in read
+    assert f"Stripe charges each invoice of {Issuer.objects.get().legal_name} to it." in read
     api = APIClient()
     api.force_login(users["billing"])
     assert api.get(address).json()["text"] == "visa, ends in 4242, until 07/2031"
