@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
@@ -55,7 +54,6 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
         row = invoice_list.row(found)
         entries = AuditEntry.objects.filter(tenant=tenant, object_kind="invoice", object_id=str(found.id))
         free = crediting.left(found).net_cents
-        csv_url = reverse("portal:invoice-document", args=[tenant.slug, found.id, "csv"])
         context = {
             "row": row,
             "invoice": found,
@@ -67,7 +65,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
                     strict=False,
                 )
             ],
-            "usage": month_usage.of_invoice(tenant, found, csv_url),
+            "usage": month_usage.of_invoice(tenant, found, most(request, "usage-project-key-model", month_usage.SHOWN)),
             "payments": [
                 (each, invoice_list.cents(each.amount_cents, found.currency))
                 for each in found.payments.select_related("undone").order_by("id")

@@ -54,9 +54,9 @@ class Table:
     more: int
     #: Of all rows.
     amount_pico: int
-    csv_url: str
-    #: The page Usage with the same rows; empty: it has none.
+    #: The page Usage with the same rows, and its CSV; empty: it has none, and the table's own CSV has all rows.
     usage_url: str = ""
+    csv_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,8 @@ def of_statement(tenant: Tenant, found: Statement) -> tuple[Table, ...]:
     return tuple(_grouped(tenant, requests, by) for by in ("project", "key"))
 
 
-def of_invoice(tenant: Tenant, invoice: Invoice, csv_url: str) -> Table | None:
-    """Return the usage that an invoice's document has, by project, key and model; None if it has none."""
+def of_invoice(tenant: Tenant, invoice: Invoice, shown: int) -> Table | None:
+    """Return the usage that an invoice's document has, by project, key and model, up to ``shown`` rows; None: none."""
     rows: Sequence[Mapping[str, Any]] = invoice.document.get("usage") or ()
     if not rows:
         return None
@@ -105,9 +105,8 @@ def of_invoice(tenant: Tenant, invoice: Invoice, csv_url: str) -> Table | None:
     return Table(
         heading=_("Usage"),
         titles=tuple(_TITLES.values()),
-        rows=tuple(_of_invoice(each, requests) for each in found[:SHOWN]),
-        more=max(0, len(found) - SHOWN),
-        csv_url=csv_url,
+        rows=tuple(_of_invoice(each, requests) for each in found[:shown]),
+        more=max(0, len(found) - shown),
         amount_pico=sum(each.amount_pico for each in found),
     )
 
