@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -38,6 +39,11 @@ class User(AbstractUser):
     time_zone = models.CharField(max_length=64, blank=True, default="", db_default="")
     #: Of settings.LANGUAGES, in which pages are shown to this person; empty: that of the browser.
     language = models.CharField(max_length=16, blank=True, default="", db_default="")
+
+    @property
+    def chosen_language(self) -> str:
+        """The language of what is sent to this person: their choice, or else the installation's."""
+        return self.language if self.language in dict(settings.LANGUAGES) else settings.LANGUAGE_CODE
 
 
 class Tenant(models.Model):

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from django.utils.translation import gettext_noop as _
+
 from notifications.errors import UnknownEventType
 from tenants.models import Membership
 
@@ -56,13 +58,13 @@ _OF_BUDGETS = {
 }
 BUDGET_THRESHOLD_REACHED = EventType(
     name="hearth.budget_threshold.reached.v1",
-    about="A percentage of a budget was spent. Once per percentage and period.",
+    about=_("A percentage of a budget was spent. Once per percentage and period."),
     fields=_OF_BUDGETS | {"percent": "The percentage."},
     mail_roles=(OWNER, ADMIN, BILLING),
 )
 BUDGET_EXHAUSTED = EventType(
     name="hearth.budget.exhausted.v1",
-    about="99 % or more of a budget that blocks was spent, so requests are refused. Once per period.",
+    about=_("99 % or more of a budget that blocks was spent, so requests are refused. Once per period."),
     fields=_OF_BUDGETS,
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
@@ -74,14 +76,14 @@ _OF_BALANCES = {
 }
 BALANCE_LOW = EventType(
     name="hearth.balance.low.v1",
-    about="A prepaid balance lasts for less than 3 days at the pace of the last 7. Once, until credit is added.",
+    about=_("A prepaid balance lasts for less than 3 days at the pace of the last 7. Once, until credit is added."),
     fields=_OF_BALANCES,
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 BALANCE_EXHAUSTED = EventType(
     name="hearth.balance.exhausted.v1",
-    about="A prepaid balance is spent, so requests are refused. Once, until credit is added.",
+    about=_("A prepaid balance is spent, so requests are refused. Once, until credit is added."),
     fields=_OF_BALANCES,
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
@@ -98,33 +100,33 @@ _OF_INVOICES = {
 }
 INVOICE_FINALIZED = EventType(
     name="hearth.invoice.finalized.v1",
-    about="An invoice became final: it has a number, and its documents are ready.",
+    about=_("An invoice became final: it has a number, and its documents are ready."),
     fields=_OF_INVOICES,
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 INVOICE_SENT = EventType(
     name="hearth.invoice.sent.v1",
-    about="An invoice was sent by e-mail, with its PDF. Each time that somebody sends it.",
+    about=_("An invoice was sent by e-mail, with its PDF. Each time that somebody sends it."),
     fields=_OF_INVOICES | {"sent_at": "When."},
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 INVOICE_PAID = EventType(
     name="hearth.invoice.paid.v1",
-    about="All of an invoice is paid.",
+    about=_("All of an invoice is paid."),
     fields=_OF_INVOICES,
     mail_roles=(OWNER, ADMIN, BILLING),
 )
 INVOICE_OVERDUE = EventType(
     name="hearth.invoice.overdue.v1",
-    about="An invoice was not paid in time. Once.",
+    about=_("An invoice was not paid in time. Once."),
     fields=_OF_INVOICES,
     mail_roles=(OWNER, ADMIN, BILLING),
 )
 INVOICE_VOIDED = EventType(
     name="hearth.invoice.voided.v1",
-    about="An invoice was taken back by a credit note.",
+    about=_("An invoice was taken back by a credit note."),
     fields=_OF_INVOICES,
     mail_roles=(OWNER, ADMIN, BILLING),
 )
@@ -143,14 +145,14 @@ INVOICE_CREDITED = EventType(
 )
 PAYMENT_FAILED = EventType(
     name="hearth.payment.failed.v1",
-    about="A payment of an invoice failed, such as a card that was declined.",
+    about=_("A payment of an invoice failed, such as a card that was declined."),
     fields=_OF_INVOICES | {"reference": "The attempt's own id.", "reason": "Why it failed."},
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 INVOICE_REMINDED = EventType(
     name="hearth.invoice.reminded.v1",
-    about="An invoice is still not paid: a reminder, a second one, or the last notice. Each once.",
+    about=_("An invoice is still not paid: a reminder, a second one, or the last notice. Each once."),
     fields=_OF_INVOICES
     | {
         "step": "reminder, second_reminder or notice.",
@@ -163,21 +165,21 @@ INVOICE_REMINDED = EventType(
 )
 PAYMENT_SUSPENSION_BEGUN = EventType(
     name="hearth.payment_suspension.begun.v1",
-    about="Requests of the tenant are refused, because invoices were not paid.",
+    about=_("Requests of the tenant are refused, because invoices were not paid."),
     fields={"since": "Since when.", "invoices": "Numbers of the invoices."},
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 PAYMENT_SUSPENSION_LIFTED = EventType(
     name="hearth.payment_suspension.lifted.v1",
-    about="Requests of the tenant are served again: the invoices are paid or void, or an operator granted a grace.",
+    about=_("Requests of the tenant are served again: the invoices are paid or void, or an operator granted a grace."),
     fields={"since": "Since when they were refused.", "lifted_at": "Until when."},
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
 KEY_EXPIRY_ANNOUNCED = EventType(
     name="hearth.key_expiry.announced.v1",
-    about="An API key expires within 7 days, and again within one day.",
+    about=_("An API key expires within 7 days, and again within one day."),
     fields={
         "key": "Id of the key.",
         "public_id": "How the key begins: hk_…",
@@ -191,7 +193,7 @@ KEY_EXPIRY_ANNOUNCED = EventType(
 
 MODEL_RETIREMENT_ANNOUNCED = EventType(
     name="hearth.model_retirement.announced.v1",
-    about="A model that the tenant may call retires at a date: requests after it are refused. Once per date.",
+    about=_("A model that the tenant may call retires at a date: requests after it are refused. Once per date."),
     fields={
         "model": "The model.",
         "retires_at": "From when on its requests are refused.",
@@ -201,14 +203,14 @@ MODEL_RETIREMENT_ANNOUNCED = EventType(
 
 WEBHOOK_ENDPOINT_TESTED = EventType(
     name="hearth.webhook_endpoint.tested.v1",
-    about="Somebody asked for a test. Only that endpoint gets it, whatever types it has chosen.",
+    about=_("Somebody asked for a test. Only that endpoint gets it, whatever types it has chosen."),
     fields={"endpoint": "Id of the endpoint.", "requested_by": "Who asked."},
     about_whom="either",
 )
 
 WEBHOOK_ENDPOINT_DISABLED = EventType(
     name="hearth.webhook_endpoint.disabled.v1",
-    about="A webhook endpoint failed for days and gets nothing any more, until somebody resumes it.",
+    about=_("A webhook endpoint failed for days and gets nothing any more, until somebody resumes it."),
     fields={
         "endpoint": "Id of the endpoint.",
         "url": "Its URL, without its query.",
@@ -230,14 +232,14 @@ _OF_ALERTS = {
 }
 ALERT_RAISED = EventType(
     name="hearth.alert.raised.v1",
-    about="Something needs an operator. Once, until it is resolved.",
+    about=_("Something needs an operator. Once, until it is resolved."),
     fields=_OF_ALERTS,
     about_whom="platform",
     mail_operators=True,
 )
 ALERT_RESOLVED = EventType(
     name="hearth.alert.resolved.v1",
-    about="What an alert was about is well again.",
+    about=_("What an alert was about is well again."),
     fields=_OF_ALERTS,
     about_whom="platform",
     mail_operators=True,

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import transaction
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from notifications.mail import attachments, texts
 from notifications.models import Mail
@@ -55,7 +55,7 @@ def test(address: str) -> None:
 def _claim() -> list[Mail]:
     now = timezone.now()
     due = Mail.objects.filter(state=Mail.State.PENDING, next_attempt_at__lte=now).order_by("next_attempt_at", "id")
-    rows = list(due.select_related("event__tenant").select_for_update(skip_locked=True, of=("self",))[:BATCH])
+    rows = list(due.select_related("event__tenant", "user").select_for_update(skip_locked=True, of=("self",))[:BATCH])
     Mail.objects.filter(id__in=[row.id for row in rows]).update(next_attempt_at=now + CLAIM)
     return rows
 
@@ -109,7 +109,8 @@ def _as_note(text: str) -> str:
 
 
 def _message(connection: BaseEmailBackend, mail: Mail) -> EmailMessage:
-    text = texts.of(mail.event)
+    with translation.override(mail.user.chosen_language if mail.user else settings.LANGUAGE_CODE):
+        text = texts.of(mail.event)
     return EmailMessage(
         text.subject,
         text.body,

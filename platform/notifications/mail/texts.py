@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template, select_template
+from django.utils.translation import gettext
 
 from notifications import event_types
 from notifications.models import Event
@@ -22,13 +23,17 @@ class Text:
 
 
 def of(event: Event) -> Text:
-    """Return the e-mail about an event. A type without a text of its own gets the general one."""
+    """Return the e-mail about an event, in the active language. A type without a text of its own gets the general one.
+
+    Its template has each of the event's data under its name.
+    """
     known = event_types.BY_NAME.get(event.type)
     context = {
-        "event": event,
+        **event.data,
         "data": event.data,
         "tenant": event.tenant,
-        "about": known.about if known is not None else event.type,
+        "tenant_name": event.tenant.name if event.tenant is not None else "",
+        "of_type": gettext(known.about) if known is not None else event.type,
         "is_optional": known is not None and known.is_optional,
     }
     found = select_template([template_of(event.type), "mail/event.txt"]).render(context)

@@ -14,16 +14,21 @@ import pytest
 from babel.messages.mofile import write_mo
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
+from django.core.mail import EmailMessage
 from django.template.base import Lexer, TokenType
 from django.test import Client
 from django.utils import formats, timezone, translation
 from django.utils.translation import trans_real
 from pytest_django.fixtures import Settings
 
+from notifications import dispatch, event_types
+from notifications.mail import sending, texts
+from notifications.models import Event
 from portal import translations
 from portal.access import languages
 from portal.live import topics
-from tenants.models import User
+from tenants.models import Membership, User
+from tests.notifications.webhooks.conftest import happen
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 
@@ -36,7 +41,7 @@ MACHINES = {"script", "style", "pre", "code", "kbd", "textarea"}
 #: What is the same in every language: names, formats, how keys begin.
 SAME = {"Hearth", "CSV", "JSON", "PDF", "XML", "hk_", "hs_"}
 #: Documents, not pages: in the language of who makes them out. Django's own administration has its own words.
-LEFT_OUT = ("billing/", "admin/", "mail/")
+LEFT_OUT = ("billing/", "admin/")
 
 
 class Texts(HTMLParser):
@@ -91,7 +96,7 @@ def without_marked_texts(source: str) -> str:
 def test_every_text_of_a_template_is_marked_for_translation() -> None:
     missed = {
         path.relative_to(translations.TEMPLATES).as_posix(): found
-        for path in sorted(translations.TEMPLATES.rglob("*.html"))
+        for path in sorted([*translations.TEMPLATES.rglob("*.html"), *translations.TEMPLATES.rglob("*.txt")])
         if not path.relative_to(translations.TEMPLATES).as_posix().startswith(LEFT_OUT)
         and (found := texts_of(without_marked_texts(path.read_text())))
     }
@@ -196,6 +201,33 @@ def test_live_pages_speak_the_language_of_their_viewers(world: World, bracketed:
     assert languages.language_of(AnonymousUser(), "fr, xx;q=0.8") == bracketed
     assert languages.language_of(User(language="xx"), "en") == bracketed
     assert languages.language_of(User(language="gone"), "") == "en"
+
+
+@pytest.mark.parametrize("whose", ["tenant", "platform"])
+def test_every_text_of_an_e_mail_is_translated(world: World, bracketed: str, whose: str) -> None:
+    tenant = world.acme.tenant if whose == "tenant" else None
+    with translation.override(bracketed):
+        for kind in event_types.EVENT_TYPES:
+            found = texts.of(Event(type=kind.name, tenant=tenant, data=dict.fromkeys(kind.fields, 2)))
+            named = re.compile("|".join(kind.fields))
+            assert unmarked(named.sub("", f"{found.subject} {found.body}")) == set(), kind.name
+
+
+def test_an_e_mail_is_in_the_language_of_its_recipient(
+    world: World, bracketed: str, settings: Settings, mailoutbox: list[EmailMessage]
+) -> None:
+    settings.EMAIL_IS_SENT = True
+    for role, language in (("owner", bracketed), ("billing", "")):
+        user = User.objects.create(username=role, email=f"{role}@example.com", language=language)
+        Membership.objects.create(tenant=world.acme.tenant, user=user, role=role)
+    happen(world.acme.tenant)
+    dispatch.run()
+    assert sending.send_due() == 2
+    subjects = {mail.to[0]: mail.subject for mail in mailoutbox}
+    assert subjects == {
+        "owner@example.com": "⟦Acme has spent 80 % of a budget⟧",
+        "billing@example.com": "Acme has spent 80 % of a budget",
+    }
 
 
 def test_a_stranger_reads_the_language_of_the_browser(world: World, bracketed: str) -> None:

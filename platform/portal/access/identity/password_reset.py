@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.mail import EmailMessage
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils import translation
 
 from tenants.identity.models import ProviderMember
 from tenants.models import User
@@ -55,8 +56,9 @@ def _sent(user: User, address: str, origin: str) -> bool:
     key = default_token_generator.make_token(user)
     path = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), key])
     context = {"username": user.get_username(), "password_reset_url": f"{origin}{path}"}
-    subject = render_to_string("account/email/password_reset_key_subject.txt", context).strip()
-    body = render_to_string("account/email/password_reset_key_message.txt", context)
+    with translation.override(user.chosen_language):
+        subject = render_to_string("account/email/password_reset_key_subject.txt", context).strip()
+        body = render_to_string("account/email/password_reset_key_message.txt", context)
     try:
         EmailMessage(subject, body, settings.DEFAULT_FROM_EMAIL, [address]).send()
     except Exception:
