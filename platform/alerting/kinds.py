@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from django.utils.translation import gettext_noop as _
+
 #: A drain that is further behind, in seconds.
 DRAIN_BEHIND_SECONDS = 60
 #: A certificate that is valid for less, in seconds.
@@ -49,14 +51,14 @@ class Kind:
 KINDS: tuple[Kind, ...] = (
     Kind(
         name="replica-failing",
-        about="A replica was given up after repeated failures, and is still wanted.",
+        about=_("A replica was given up after repeated failures, and is still wanted."),
         patience=timedelta(),
         action="`celery -A hearth fleet replicas` shows why; `fleet scale` tries again.",
         severity="warning",
     ),
     Kind(
         name="pool-full",
-        about="A deployment has waited 5 minutes for slots of a pool.",
+        about=_("A deployment has waited 5 minutes for slots of a pool."),
         patience=timedelta(minutes=5),
         action="Add a node, scale another deployment down, or lower the deployment's minimum.",
         severity="warning",
@@ -77,7 +79,9 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="reconciliation-gap",
-        about="Engines' counters, usage and the books do not agree, over two comparisons, or Stripe's books and ours.",
+        about=_(
+            "Engines' counters, usage and the books do not agree, over two comparisons, or Stripe's books and ours."
+        ),
         patience=timedelta(hours=2),
         action="`hearth reconcile` names the engine process and the requests to look at, `hearth stripe status` the "
         "invoices.",
@@ -85,50 +89,52 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="payment-overdue",
-        about="Requests of a tenant are refused because invoices are not paid.",
+        about=_("Requests of a tenant are refused because invoices are not paid."),
         patience=timedelta(),
         action="`hearth dunning status` shows its invoices; `hearth dunning grace` serves it until a day.",
         severity="warning",
     ),
     Kind(
         name="dunning",
-        about="Dunning has not run through for two hours, or its last run could not look at some invoices.",
+        about=_("Dunning has not run through for two hours, or its last run could not look at some invoices."),
         patience=timedelta(minutes=15),  # a release that brings it begins after at most ten
         action="Read the log of the role background, and run `hearth dunning run`.",
         severity="warning",
     ),
     Kind(
         name="reservation-missing",
-        about="In the last measured hour a tenant's reserved slots were not available for 5 slot minutes or more.",
+        about=_("In the last measured hour a tenant's reserved slots were not available for 5 slot minutes or more."),
         patience=timedelta(),
         action="`celery -A hearth fleet replicas` shows what its deployment lacks. The tenant is credited.",
         severity="warning",
     ),
     Kind(
         name="disk",
-        about="The disk of HEARTH_DATA_DIR on a machine with the role background is nearly full (less than 10 % and "
-        "20 GiB free), or the usage log has a quarter of its limit.",
+        about=_(
+            "The disk of HEARTH_DATA_DIR on a machine with the role background is nearly full (less than 10 % and "
+            "20 GiB free), or the usage log has a quarter of its limit."
+        ),
         patience=timedelta(minutes=1),
         action="Free space. At the limit of the usage log no request is served.",
         severity="critical",
     ),
     Kind(
         name="certificate",
-        about="The certificate of a node whose agent lives expires within two days.",
+        about=_("The certificate of a node whose agent lives expires within two days."),
         patience=timedelta(minutes=10),
         action="Read the logs of its agent and of the control role, which has to sign the next one.",
         severity="critical",
     ),
     Kind(
         name="error-rate",
-        about="The platform fails over 5 % of a model's requests, and at least 5, in up to half an hour.",
+        about=_("The platform fails over 5 % of a model's requests, and at least 5, in up to half an hour."),
         patience=timedelta(minutes=1),
         action="Look at its replicas on the page Fleet, and at the failed requests on the page Requests.",
         severity="critical",
     ),
     Kind(
         name="break-glass-used",
-        about="The break-glass operator signed in, within the last hour. One alert for each time.",
+        about=_("The break-glass operator signed in, within the last hour. One alert for each time."),
         patience=timedelta(),
         action="Ask who did it and why. Nobody did? `hearth manage operators break-glass` makes its secrets anew.",
         severity="critical",

@@ -19,8 +19,8 @@ from django.utils.translation import template
 PORTAL = Path(__file__).parent
 TEMPLATES = PORTAL.parents[1] / "templates"
 LOCALE = PORTAL / "locale"
-#: Says of each type of event what it is about, on pages and in e-mails.
-EVENT_TYPES = PORTAL.parent / "notifications" / "event_types.py"
+#: What other rooms say of each type of event, kind of alert and kind of record, on pages and in e-mails.
+WORDS = [PORTAL.parent / name for name in ("notifications/event_types.py", "alerting/kinds.py", "retention/policy.py")]
 #: What marks a text, and which of its arguments are the text, its plural and its context (``c``).
 KEYWORDS: dict[str, tuple[int | tuple[int, str], ...] | None] = {
     "_": None,
@@ -35,7 +35,7 @@ KEYWORDS: dict[str, tuple[int | tuple[int, str], ...] | None] = {
 def texts() -> Catalog:
     """Return a catalogue of every marked text of the templates and of the portal's Python files."""
     found = Catalog(project="Hearth", fuzzy=False)
-    for path in sorted([*TEMPLATES.rglob("*.html"), *TEMPLATES.rglob("*.txt"), *PORTAL.rglob("*.py"), EVENT_TYPES]):
+    for path in sorted([*TEMPLATES.rglob("*.html"), *TEMPLATES.rglob("*.txt"), *PORTAL.rglob("*.py"), *WORDS]):
         source = path.read_text()
         if path.suffix != ".py":
             source = template.templatize(source, origin=path.name)

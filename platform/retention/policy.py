@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
+from django.utils.translation import gettext_noop as _
 
 from billing.ledger.partitions import Month, month_of
 from retention.models import RetentionPolicy
@@ -40,34 +41,36 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="requests",
         field="requests_months",
-        covers="Rows of single requests, whole months at a time. A month is kept until each tenant's "
-        "month is closed. Statements, the ledger and roll-ups stay.",
+        covers=_(
+            "Rows of single requests, whole months at a time. A month is kept until each tenant's "
+            "month is closed. Statements, the ledger and roll-ups stay."
+        ),
         smallest=2,
         largest=120,
     ),
     Kind(
         name="events",
         field="events_days",
-        covers="Transitions of replicas, leases of slots that ended, and waits for slots.",
+        covers=_("Transitions of replicas, leases of slots that ended, and waits for slots."),
         smallest=1,
         largest=3650,
     ),
     Kind(
         name="decisions",
         field="decisions_days",
-        covers="Decisions of scaling, with their inputs.",
+        covers=_("Decisions of scaling, with their inputs."),
         smallest=1,
         largest=3650,
     ),
     Kind(
         name="deferred",
         field="deferred_hours",
-        covers="Deferred requests that ended, with their responses. All are deleted a day after they were accepted.",
+        covers=_("Deferred requests that ended, with their responses. All are deleted a day after they were accepted."),
         smallest=1,
         largest=24,
         for_ever=False,
     ),
-    Kind(name="audit", field="audit_days", covers="The audit log.", smallest=30, largest=3650),
+    Kind(name="audit", field="audit_days", covers=_("The audit log."), smallest=30, largest=3650),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 FIELDS = tuple(kind.field for kind in KINDS)

@@ -11,6 +11,8 @@ import re
 from enum import StrEnum
 from typing import Final
 
+from django.utils.translation import gettext_noop as _
+
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
 from tenants.models import User
@@ -21,10 +23,10 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 class Area(StrEnum):
     """What a change is about; the value completes "may change …"."""
 
-    OWN = "what is their own"
-    FLEET = "the fleet, models, tenants, keys, limits, webhooks and secrets"
-    MONEY = "prices, plans, invoices, payments, credit, accounts, issuers and months"
-    PEOPLE = "people, retention and everything else"
+    OWN = _("what is their own")
+    FLEET = _("the fleet, models, tenants, keys, limits, webhooks and secrets")
+    MONEY = _("prices, plans, invoices, payments, credit, accounts, issuers and months")
+    PEOPLE = _("people, retention and everything else")
 
 
 #: The areas in which an operator of each role changes something.

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.utils.translation import gettext
+
 from billing.pricing import prices
 from catalogue.models import Model
 from tenants.models import Tenant
@@ -39,7 +41,7 @@ class ListedModel:
     def shown_visibility(self) -> str:
         """Return who sees it."""
         if self.visibility == Model.Visibility.PUBLIC:
-            return "every tenant"
+            return gettext("every tenant")
         return ", ".join((self.owner, *self.tenants))
 
     @property

@@ -40,7 +40,7 @@ def _price(label: str) -> forms.DecimalField:
         error_messages=dict.fromkeys(
             ("invalid", "min_value", "max_value", "max_digits", "max_decimal_places", "max_whole_digits"), problem
         ),
-        widget=forms.NumberInput({"step": "any", "placeholder": "none"}),
+        widget=forms.NumberInput({"step": "any", "placeholder": _("none")}),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from msgspec.structs import asdict
 
@@ -90,7 +91,7 @@ class EngineOptionsForm(PageForm):
         offered = {
             version: f"{version}, on {count} {'node' if count == 1 else 'nodes'}" for version, count in counted.items()
         }
-        own = _("the first one of each node") if not revision.engine_version else revision.engine_version
+        own = gettext("the first one of each node") if not revision.engine_version else revision.engine_version
         field = self.fields["engine_version"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = list(({revision.engine_version: own} | offered).items())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from notifications.event_types import EventType
@@ -35,7 +36,7 @@ class MailForm(PageForm):
         refused: Iterable[str] = (),
         address: str | None = "",
     ) -> None:
-        self._optional = {each.name: each.about for each in offered if each.is_optional}
+        self._optional = {each.name: gettext(each.about) for each in offered if each.is_optional}
         wanted = self._optional.keys() - set(refused)
         super().__init__(data, initial={"address": address, "wanted": sorted(wanted)})
         if address is None:

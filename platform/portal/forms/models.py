@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from catalogue import administration
@@ -186,4 +187,4 @@ def offer_secrets(field: forms.Field) -> None:
     """Offer the secrets by name in a field, and none."""
     names = Secret.objects.order_by("name").values_list("name", flat=True)
     assert isinstance(field, forms.ChoiceField)
-    field.choices = [("", "none"), *((name, name) for name in names)]
+    field.choices = [("", gettext("none")), *((name, name) for name in names)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.formats.numbers import size, whole_duration
@@ -127,9 +128,9 @@ class PolicyForm(PageForm):
         for name, field in self.fields.items():
             value = getattr(policy, name)
             if name.endswith("bytes") or "bytes_per" in name:
-                field.help_text += f" Now {size(value)}."
+                field.help_text += " " + gettext("Now %(value)s.") % {"value": size(value)}
             elif name.endswith("_seconds") and value >= 60:
-                field.help_text += f" Now {whole_duration(value)}."
+                field.help_text += " " + gettext("Now %(value)s.") % {"value": whole_duration(value)}
 
     def changes(self) -> dict[str, Any]:
         """Return the fields to change, as ``registry.set_policy`` takes them."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, whole_number
@@ -17,7 +18,7 @@ from retention.policy import BY_NAME, KINDS
 def _kept(name: str, label: str) -> forms.IntegerField:
     kind = BY_NAME[name]
     return whole_number(
-        f"{label}, in {kind.unit}",
+        label,
         kind.largest,
         smallest=kind.smallest,
         empty=_("no limit") if kind.for_ever else "",
@@ -31,11 +32,11 @@ class RetentionForm(PageForm):
 
     id_prefix = "retention"
 
-    requests_months = _kept("requests", _("Requests"))
-    events_days = _kept("events", _("Events of the fleet"))
-    decisions_days = _kept("decisions", _("Decisions of scaling"))
-    deferred_hours = _kept("deferred", _("Deferred requests"))
-    audit_days = _kept("audit", _("Audit log"))
+    requests_months = _kept("requests", _("Requests, in months"))
+    events_days = _kept("events", _("Events of the fleet, in days"))
+    decisions_days = _kept("decisions", _("Decisions of scaling, in days"))
+    deferred_hours = _kept("deferred", _("Deferred requests, in hours"))
+    audit_days = _kept("audit", _("Audit log, in days"))
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, policy: RetentionPolicy) -> None:
         super().__init__(data, initial={kind.field: getattr(policy, kind.field) for kind in KINDS})
@@ -51,7 +52,7 @@ class EraseForm(PageForm):
     def __init__(self, data: Mapping[str, Any] | None = None, *, slug: str) -> None:
         super().__init__(data)
         self._slug = slug
-        self.fields["confirm"].help_text = f"Enter {slug}."
+        self.fields["confirm"].help_text = gettext("Enter %(slug)s.") % {"slug": slug}
 
     def clean_confirm(self) -> str:
         """Return the slug. Raises ValidationError unless it is the tenant's."""

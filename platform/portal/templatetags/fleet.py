@@ -61,7 +61,7 @@ def start_name(level: str) -> str:
 @register.filter
 def start_words(replica: ReplicaStatus) -> str:
     """Describe a replica's start: its level, and how long it took or that it continues."""
-    _, done, ongoing = STARTS.get(replica.start_level, ("", "up in", "not started yet"))
+    _, done, ongoing = STARTS.get(replica.start_level, ("", gettext_noop("up in"), gettext_noop("not started yet")))
     return (
         gettext(ongoing) if replica.startup_seconds is None else f"{gettext(done)} {seconds(replica.startup_seconds)}"
     )

@@ -176,7 +176,7 @@ def without_brackets(text: str) -> str:
 def unmarked(html: str) -> set[str]:
     """Return the texts of a page that are neither translated nor data nor known to be not marked."""
     # a text with links or code inside is one text: its elements do not end it
-    inline = re.sub(r"</?(a|b|strong|code|span)\b[^>]*>", "", html)
+    inline = re.sub(r"</?(a|b|strong|code|span|time)\b[^>]*>", "", html)
     found = (without_brackets(text) for text in texts_of(inline))
     return {text for text in found if re.search(r"[A-Za-z]{2}", DATA.sub("", NOT_MARKED.sub("", text)))}
 
@@ -248,3 +248,38 @@ def test_numbers_look_the_same_in_every_language(language: str) -> None:
     with translation.override(language):
         assert formats.localize(1234.5) == "1234.5"
         assert (translations.LOCALE / language).is_dir() or language == settings.LANGUAGE_CODE
+
+
+#: Of operators. The audit log, events of the fleet and the fleet file are in the API's words; the form of prices has
+#: the columns of its file.
+OF_OPERATORS = (
+    *("", "fleet/", "routing/", "requests/", "usage/", "savings/", "models/", "deploy-model/", "tenants/", "plans/"),
+    *("billing/", "reservations/", "months/", "invoices/", "payments/", "dunning/", "issuers/", "costs/"),
+    *("reconciliation/", "alerts/", "webhooks/", "secrets/", "operators/", "retention/", "scraping/", "nodes/"),
+    *(f"models/{fixtures.MODEL}/", "fleet/placeholder-costs/", "e-mails/", "tenants/acme/policy/"),
+)
+#: Of these pages: what fixtures, engines and the fleet's own records are called, roles and kinds, and sentences with a
+#: threshold of the code.
+OF_FLEET = re.compile(
+    r"[lL]ocal|simulated|[pP]latform|[gG]lobex|"
+    r"UTC|vLLM|expected-seconds|cpu-[0-9]|n1|IBAN|BIC|H2|H0|slot [0-9]|\b(low|high)\b|"
+    r"(requested|starting|warming|ready)( → \w+: as planned)?|background|portal|gateway|beat|control|/metrics|"
+    r"operator|finance|requests|events|decisions|deferred|audit|\d+ (hours|days)|[0-9a-f]{6}|"
+    r"The agent of a node .* silent for 30 s\.|Usage has waited over 60 s .*|The disk of HEARTH_DATA_DIR .*|"
+    r"[a-z]+(-[a-z]+)+|\bs\b|dunning|disk|certificate|none"
+)
+
+
+def test_every_text_of_operators_pages_is_translated(world: World, signed_in: SignIn, bracketed: str) -> None:
+    fixtures.fleet(world)
+    moment = timezone.now() - timedelta(minutes=30)
+    fixtures.store([fixtures.answered(world, world.acme, moment, 1), fixtures.failed(world, world.acme, moment, 2)])
+    User.objects.filter(id=world.operator.id).update(language=bracketed)
+    operator = signed_in(world.operator)
+    answers = {page: operator.get(f"/portal/{page}") for page in OF_OPERATORS}
+    assert {page: answer.status_code for page, answer in answers.items() if answer.status_code != 200} == {}
+    missed = {
+        page: {text for text in unmarked(answer.content.decode()) if re.search("[A-Za-z]{2}", OF_FLEET.sub("", text))}
+        for page, answer in answers.items()
+    }
+    assert {page: found for page, found in missed.items() if found} == {}

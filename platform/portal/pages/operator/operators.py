@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -60,7 +61,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "has_provider": operators.has_provider(),
         "platform": PLATFORM_SLUG,
         "areas": [
-            (role, "everything" if areas == frozenset(Area) else "; ".join(sorted(areas)))
+            (role, gettext("everything") if areas == frozenset(Area) else "; ".join(map(gettext, sorted(areas))))
             for role, areas in AREAS.items()
         ],
     }

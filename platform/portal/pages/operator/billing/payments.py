@@ -25,7 +25,7 @@ from tenants.models import Tenant
 
 #: Lines that the page shows; the API has all.
 SHOWN = 200
-STATES = {"open": _("to be assigned"), "matched": "matched", "dismissed": "dismissed"}
+STATES = {"open": _("to be assigned"), "matched": _("matched"), "dismissed": _("dismissed")}
 
 
 @require_http_methods(["GET", "POST"])
