@@ -132,7 +132,7 @@ INVOICE_VOIDED = EventType(
 )
 INVOICE_CREDITED = EventType(
     name="hearth.invoice.credited.v1",
-    about="A credit note took a part of an invoice back.",
+    about=_("A credit note took a part of an invoice back."),
     fields=_OF_INVOICES
     | {
         "credit_note": "Number of the credit note.",
