@@ -2,8 +2,8 @@
 
 A deployment costs the hours that its replicas had slots, used or not, at what an hour of their pools' slots costs. That
 cost is divided among tenants and models by the engine time of their requests, so unused time is paid by those who use
-the deployment; where nobody does, it is unused. Revenue is at list prices. Costs are in dollars: a tenant that is
-charged in another currency has no margin.
+the deployment; where nobody does, it is unused. Revenue is what requests were charged, at list prices. Costs are in
+dollars: a tenant that is charged in another currency has no margin.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Protocol
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Sum
 
 from billing.errors import UsageDeleted
-from billing.models import UsageExport, UsageRollup
+from billing.models import UsageExport
 from billing.pricing import amounts
 from tenants.ids import first_id_at
 from tenants.models import Tenant
@@ -40,8 +39,9 @@ MARGIN_HEADER = ("tenant", "model", "engine_seconds", "revenue", "currency", "co
 _USED = """
     SELECT replica_id, tenant_id, model_name, purpose = 'tenant', count(*),
         sum(prompt_tokens::bigint + cached_prompt_tokens + completion_tokens),
-        round(sum(greatest(duration_ms - queue_ms, 0)))::bigint
-    FROM billing_usagerecord WHERE id >= %s AND id < %s AND replica_id IS NOT NULL GROUP BY 1, 2, 3, 4
+        round(sum(greatest(duration_ms - queue_ms, 0)))::bigint, coalesce(sum(amount_pico), 0),
+        coalesce(sum(round(avoided_engine_ms)) FILTER (WHERE state = 'complete'), 0)::bigint
+    FROM billing_usagerecord WHERE id >= %s AND id < %s AND refusals = 0 GROUP BY 1, 2, 3, 4
 """
 _BUSY = """
     SELECT replica_id, sum(extract(epoch FROM upper(span) - lower(span))) FROM (
@@ -147,13 +147,17 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    replica_id: UUID
+    """Requests of a tenant and model that one replica ran; ``replica_id`` None: that no engine ran."""
+
+    replica_id: UUID | None
     tenant_id: UUID
     model_name: str
     is_tenants: bool
     requests: int
     tokens: int
     engine_ms: int
+    amount_pico: int
+    avoided_ms: int
 
 
 _Pair = tuple[UUID, str]
@@ -169,12 +173,12 @@ def read(year: int, month: int, slots: Sequence[Slots]) -> Costs:
     start, end = span(year, month)
     if UsageExport.objects.filter(begins_at__lt=end, ends_at__gt=start, retired_at__isnull=False).exists():
         raise UsageDeleted(f"{year}-{month:02}")
-    used, busy = _used(start, end), _busy(start, end)
-    earned = _earned(start, end)
+    every, busy = _used(start, end), _busy(start, end)
+    earned, used = _earned(every), [row for row in every if row.replica_id is not None]
     by_deployment: defaultdict[str, list[Slots]] = defaultdict(list)
     for each in slots:
         by_deployment[each.deployment].append(each)
-    of_replica: defaultdict[UUID, list[_Used]] = defaultdict(list)
+    of_replica: defaultdict[UUID | None, list[_Used]] = defaultdict(list)
     for row in used:
         of_replica[row.replica_id].append(row)
     rows = {name: [row for own in each for row in of_replica[own.replica_id]] for name, each in by_deployment.items()}
@@ -235,8 +239,8 @@ def _used(start: datetime, end: datetime) -> list[_Used]:
     with connection.cursor() as cursor:
         cursor.execute(_USED, [first_id_at(start), first_id_at(end)])
         return [
-            _Used(replica_id, tenant_id, model_name, is_tenants, requests, int(tokens), int(engine_ms))
-            for replica_id, tenant_id, model_name, is_tenants, requests, tokens, engine_ms in cursor.fetchall()
+            _Used(replica_id, tenant_id, model_name, is_tenants, requests, *map(int, sums))
+            for replica_id, tenant_id, model_name, is_tenants, requests, *sums in cursor.fetchall()
         ]
 
 
@@ -259,16 +263,14 @@ def _busy(start: datetime, end: datetime) -> dict[UUID, int]:
     return found
 
 
-def _earned(start: datetime, end: datetime) -> dict[_Pair, tuple[int, int]]:
+def _earned(used: Iterable[_Used]) -> dict[_Pair, tuple[int, int]]:
     """Return the revenue, and the engine time that prediction saved, by tenant and model."""
-    rows = (
-        UsageRollup.objects.filter(starts_at__gte=start, starts_at__lt=end)
-        .values("tenant_id", "model_name")
-        .annotate(pico=Sum("amount_pico"), ms=Sum("avoided_engine_ms"), count=Sum("requests"))
-        .filter(count__gt=0)
-        .order_by()
-    )
-    return {(row["tenant_id"], row["model_name"]): (int(row["pico"]), int(row["ms"])) for row in rows}
+    found: dict[_Pair, tuple[int, int]] = {}
+    for row in used:
+        if row.is_tenants:
+            pico, ms = found.get((row.tenant_id, row.model_name), (0, 0))
+            found[row.tenant_id, row.model_name] = pico + row.amount_pico, ms + row.avoided_ms
+    return found
 
 
 def _by_model(earned: Mapping[_Pair, tuple[int, int]]) -> dict[tuple[str, str], tuple[int, int]]:
