@@ -183,21 +183,21 @@ class _Links:
 
 def _rows(groups: Sequence[Group], total: Sums, links: _Links) -> list[UsageRow]:
     if links.by == "day" or len(groups) <= MOST_ROWS + 1:
-        return [_row(group, total, links) for group in groups]
+        return [_row(group, total, links.of(group), links.by) for group in groups]
     others = groups[MOST_ROWS:]
     name = OTHERS if others[-1].name == OTHERS else others_named(len(others))
     together = Group(id=None, name=name, sums=sum((each.sums for each in others), Sums()), latency=None)
-    rows = [_row(group, total, links) for group in groups[:MOST_ROWS]]
-    return [*rows, replace(_row(together, total, links), link="")]
+    rows = [_row(group, total, links.of(group), links.by) for group in groups[:MOST_ROWS]]
+    return [*rows, _row(together, total, "", links.by)]
 
 
-def _row(group: Group, total: Sums, links: _Links) -> UsageRow:
+def _row(group: Group, total: Sums, link: str, by: By) -> UsageRow:
     return UsageRow(
-        name=group.name or UNNAMED.get(links.by, ""),
+        name=group.name or UNNAMED.get(by, ""),
         sums=group.sums,
         latency=group.latency,
         share=group.sums.requests / total.requests if total.requests else 0.0,
-        link=links.of(group),
+        link=link,
     )
 
 

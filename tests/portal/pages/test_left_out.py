@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.pages import savings
+from portal.pages import breakdown, savings
 from portal.pages.operator import tenants
 from tenants.models import User
 from tests.portal import fixtures
@@ -46,3 +46,13 @@ def test_savings_of_tenants_beyond_the_first_ones_are_one_row(
     page = signed_in(used.operator).get("/portal/savings/").content.decode()
     assert page.count('data-testid="by-tenant-') == 2
     assert "1 other, which the CSV has" in page
+
+
+def test_usage_of_tenants_beyond_the_first_ones_is_one_row_without_a_link(
+    used: World, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakdown, "MOST_ROWS", 0)
+    page = signed_in(used.operator).get("/portal/usage/?by=tenant").content.decode()
+    assert page.count('data-testid="usage-by-') == 1
+    assert 'class="linked"' not in page
+    assert 'data-testid="usage-by-2 others, which the CSV has"' in page
