@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def test_a_part_of_an_invoice_is_credited(hearth: Hearth, tmp_path: Path, settin
     credit = ("invoice", "credit", "INV-000001", "--reason", "SLA")
     done = hearth(*credit, "--line", "An hour", "1", "--line", "Another", "0.50", "--key", "c1")
     assert done.stdout == "CN-000001: 1.50 USD of INV-000001. Open of INV-000001: 1.50 USD.\n"
+    assert re.search(r"CN-000001 +1\.50", hearth("invoice", "show", "INV-000001").stdout)
     assert (
         "was made before" in hearth(*credit, "--line", "An hour", "1", "--line", "Another", "0.5", "--key", "c1").stdout
     )

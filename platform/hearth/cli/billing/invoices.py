@@ -169,6 +169,10 @@ def show(number: str, as_json: bool) -> None:
             (each.paid_on.isoformat(), _money(each.amount_cents, found.currency), each.reference)
             for each in found.payments.order_by("id")
         ]
+        notes = [
+            (each.number, _money(each.total_cents, found.currency), each.issued_on.isoformat())
+            for each in found.credit_notes.filter(is_partial=True).order_by("id")
+        ]
         cells = _cells(found)
     if as_json:
         extra = {
@@ -181,6 +185,8 @@ def show(number: str, as_json: bool) -> None:
     print(table(("LINE", f"AMOUNT {found.currency}"), lines))
     if payments:
         print(table(("PAID", "AMOUNT", "REFERENCE"), payments))
+    if notes:
+        print(table(("CREDIT NOTE", "AMOUNT", "DATE"), notes))
     print(table(("DOCUMENT", "BYTES", "SHA-256"), [(kind, str(size), digest) for kind, size, digest in documents]))
 
 

@@ -58,6 +58,9 @@ class InvoiceSerializer(serializers.Serializer[Invoice]):
         read_only=True, help_text="What credits, and payments of the invoice that it replaces, take from the total."
     )
     paid_cents = serializers.SerializerMethodField(help_text="What was paid for it.")
+    credited_cents = serializers.SerializerMethodField(
+        help_text="What credit notes for parts of it took from what was to be paid."
+    )
     open_cents = serializers.SerializerMethodField(help_text="What is still to be paid.")
     issued_on = serializers.DateField(read_only=True)
     due_on = serializers.DateField(read_only=True)
@@ -81,6 +84,10 @@ class InvoiceSerializer(serializers.Serializer[Invoice]):
     def get_paid_cents(self, invoice: Invoice) -> int:
         """Return what was paid."""
         return registry.paid_cents(invoice)
+
+    def get_credited_cents(self, invoice: Invoice) -> int:
+        """Return what was credited before it was paid."""
+        return registry.credited_cents(invoice)
 
     def get_open_cents(self, invoice: Invoice) -> int:
         """Return what is open."""

@@ -85,6 +85,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
                     (_("Net"), found.net_cents),
                     (_("Tax"), found.tax_cents),
                     (_("Applied"), found.applied_cents),
+                    (_("Credited"), registry.credited_cents(found)),
                 )
             ],
             "net": invoice_list.cents(found.net_cents, found.currency),

@@ -30,7 +30,7 @@ class Row:
 def row(invoice: Invoice, today: date | None = None) -> Row:
     """Return an invoice formatted for display."""
     state = states.shown(invoice, today or timezone.now().date())
-    note = getattr(invoice, "credit_note", None)
+    note = invoice.credit_note
     return Row(
         invoice=invoice,
         state=state,

@@ -14,7 +14,7 @@ from portal.formats.csv_export import cell
 
 HEADER = (
     *("number", "tenant", "month", "state", "currency", "net", "tax", "total", "applied", "paid", "open"),
-    *("issued_on", "due_on", "sent_at", "paid_at", "voided_at", "replaces", "credit_note"),
+    *("issued_on", "due_on", "sent_at", "paid_at", "voided_at", "replaces", "credit_note", "credited"),
 )
 
 
@@ -22,7 +22,7 @@ def rows(invoices: Iterable[Invoice], slugs: Mapping[UUID, str]) -> Iterator[tup
     """Yield a row for each invoice."""
     today = timezone.now().date()
     for each in invoices:
-        note = getattr(each, "credit_note", None)
+        note = each.credit_note
         yield (
             each.number,
             slugs.get(each.tenant_id, str(each.tenant_id)),
@@ -41,4 +41,5 @@ def rows(invoices: Iterable[Invoice], slugs: Mapping[UUID, str]) -> Iterator[tup
             *map(cell, (each.sent_at, each.paid_at, each.voided_at)),
             each.replaces.number if each.replaces else "",
             note.number if note else "",
+            amounts.of_minor(registry.credited_cents(each), each.currency),
         )

@@ -163,7 +163,7 @@ def test_a_part_is_credited_in_the_api_and_on_the_page(
     assert [each.status_code for each in answers] == [201, 200], answers[0].json()
     assert answers[0].json()["credit_note"] == answers[1].json()["credit_note"] == "CN-000001"
     found = as_operator.get(path).json()
-    assert (found["open_cents"], found["credit_note"]) == (357 - 119, None)
+    assert (found["open_cents"], found["credited_cents"], found["credit_note"]) == (357 - 119, 119, None)
     [note] = found["partial_credit_notes"]
     assert (note["number"], note["total_cents"], note["settled_cents"], note["reason"]) == (
         "CN-000001",
