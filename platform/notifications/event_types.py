@@ -105,6 +105,12 @@ INVOICE_FINALIZED = EventType(
     mail_roles=(OWNER, ADMIN, BILLING),
     is_optional=False,
 )
+BILLING_ADDRESS_ADDED = EventType(
+    name="hearth.billing_address.added.v1",
+    about=_("An e-mail address was entered for invoices, and waits until its owner or an operator confirms it."),
+    fields={"address": "The address. It gets a link by e-mail, and nothing else before it is confirmed."},
+    is_optional=False,
+)
 INVOICE_SENT = EventType(
     name="hearth.invoice.sent.v1",
     about=_("An invoice was sent by e-mail, with its PDF. Each time that somebody sends it."),
@@ -251,6 +257,7 @@ EVENT_TYPES: tuple[EventType, ...] = (
     BUDGET_EXHAUSTED,
     BALANCE_LOW,
     BALANCE_EXHAUSTED,
+    BILLING_ADDRESS_ADDED,
     INVOICE_FINALIZED,
     INVOICE_SENT,
     INVOICE_PAID,

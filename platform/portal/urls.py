@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.pages import audit, breakdown, invitation, mail, profile, requests, savings, search, usage, webhooks
+from portal.pages import (
+    audit,
+    billing_address,
+    breakdown,
+    invitation,
+    mail,
+    profile,
+    requests,
+    savings,
+    search,
+    usage,
+    webhooks,
+)
 from portal.pages.identity import sign_in
 from portal.pages.operator import (
     alerts,
@@ -188,6 +200,8 @@ urlpatterns: list[URLPattern] = [
         name="project-cost-centre",
     ),
     path("invitation/<str:link>/", invitation.accept, name="invitation"),
+    path("billing-address/<str:link>/", billing_address.confirm, name="billing-address"),
+    path("tenants/<slug:slug>/billing/emails/", billing.confirm_email, name="billing-email-confirm"),
     path("tenants/<slug:slug>/members/", members.index, name="members"),
     path("tenants/<slug:slug>/members/<str:person>/change/", members.change, name="member-change"),
     path("tenants/<slug:slug>/invitations/<uuid:invitation>/revoke/", members.revoke, name="invitation-revoke"),

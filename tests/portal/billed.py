@@ -22,6 +22,9 @@ SOMEONE = Actor(kind="key", name="someone")
 #: The line, and an invoice that it can pay.
 LINE, INVOICE = UUID("019ac1f0-0000-7000-8000-000000000001"), "ST-1"
 
+#: A bank statement.
+STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
+
 
 def bank_line(world: World) -> None:
     """Store a line of a bank statement and an invoice, of another system, so that it needs no issuer of ours."""
@@ -62,7 +65,7 @@ def past_invoice(tenant: Tenant, world: World) -> UUID:
         effective_from=datetime(2023, 1, 1, tzinfo=UTC),
     )
     issuers.set_issuer(SOMEONE, "demo", {"legal_name": "Demo", "city": "Berlin", "country": "DE"})
-    account.change(SOMEONE, tenant, country="DE")
+    account.change(SOMEONE, tenant, country="DE", billing_emails=["ap@acme.example"])
     for number in (11, 12):
         row = fixtures.answered(world, world.acme, datetime(2023, number, 9, tzinfo=UTC), number)
         fixtures.store([msgspec.structs.replace(row, prompt_tokens=20_000_000)])

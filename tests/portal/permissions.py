@@ -88,8 +88,7 @@ PUBLIC = frozenset(
         "POST /tokens",
         "GET /openapi.json",
         "POST /portal/support/end/",
-        "GET /portal/invitation/{link}/",
-        "POST /portal/invitation/{link}/",
+        *(f"{way} /portal/{page}/{{link}}/" for page in ("invitation", "billing-address") for way in ("GET", "POST")),
         "POST /fleet/join",
         "POST /stripe/webhooks/{issuer}",
     }
@@ -111,8 +110,6 @@ RESERVED = {
 }  # fmt: skip
 #: A file of prices.
 PRICES = f"model,prompt_per_million,cached_prompt_per_million,completion_per_million\n{fixtures.MODEL},0.16,0.02,0.61\n"
-#: A bank statement.
-STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
 #: A hold of dunning.
 HOLD = UUID("019ac1f0-0000-7000-8000-000000000002")
 #: A node whose agent is silent.
@@ -275,6 +272,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PATCH /issuers/{issuer}": lambda place: {"city": "Hamburg"},
     "POST /tenants": lambda place: {"slug": "new", "name": "New"},
     "PATCH /tenants/{tenant}/account": lambda place: {"country": "DE"},
+    "POST /tenants/{tenant}/account/confirm-email": lambda place: {"address": "ap@acme.example"},
     "POST /tenants/{tenant}/credit/requests": lambda place: {"kind": "top_up", "amount_pico": 10**12},
     "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
     "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
@@ -304,7 +302,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
     "PUT /tenants/{tenant}/sign-in-provider": lambda place: fixtures.PROVIDER,
     "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
     "POST /models": lambda place: {"name": "further", "engine": "simulated", "pool": "spare", "replicas": 0},
-    "POST /payments/import": lambda place: STATEMENT,
+    "POST /payments/import": lambda place: billed.STATEMENT,
     "POST /payments/{line}/assign": lambda place: {"invoice": billed.INVOICE},
     "POST /payments/{line}/dismiss": lambda place: {"reason": "why"},
     "POST /payments/{line}/undo": lambda place: {"invoice": billed.INVOICE, "reason": "why"},
@@ -409,6 +407,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     "POST /portal/tenants/{slug}/cache/{setting}/remove/": lambda place: {},
     "POST /portal/tenants/{slug}/cache/purge/": lambda place: {"what": "key", "key": str(place.key.id)},
     "POST /portal/tenants/{slug}/policy/": lambda place: {"queue_seconds": "5"},
+    "POST /portal/tenants/{slug}/billing/emails/": lambda place: {"address": "ap@acme.example"},
     "POST /portal/tenants/{slug}/billing/": lambda place: {
         "payment_terms_days": "9", "issuer": "hearth", "currency": "USD", "mode": "postpaid",
     },

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
-from billing.accounts import codes
+from billing.accounts import codes, mail_addresses
 from billing.models import BillingAccount, LedgerAccount, PriceBook, StripeCustomer, TenantPlan
 from billing.models.accounts import (
     LONGEST,
@@ -65,6 +65,8 @@ class Account:
     #: ``prepaid``: requests may only spend what the credit covers; ``postpaid``: the tenant pays afterwards.
     mode: str
     details: Details
+    #: Those of ``billing_emails`` that get a link to confirm them, and nothing else yet.
+    unconfirmed_emails: tuple[str, ...] = ()
 
 
 POSTPAID, PREPAID = "postpaid", "prepaid"
@@ -83,6 +85,7 @@ def of(tenant: Tenant) -> Account:
         mode=POSTPAID if tenant.prepaid_counter_id is None else PREPAID,
         currency_is_fixed=LedgerAccount.objects.filter(tenant_id=tenant.id).exists(),
         details=Details() if row is None else _details(row),
+        unconfirmed_emails=mail_addresses.unconfirmed(row),
     )
 
 
@@ -109,6 +112,8 @@ def change(
             defaults={name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
             | {"updated_at": Now()},
         )
+    if "billing_emails" in changed:
+        mail_addresses.follow(locked, old["billing_emails"])
     if currency is not None and currency != locked.currency:
         _set_currency(before, locked, currency)
         old["currency"], changed["currency"] = before.currency, currency
@@ -144,7 +149,7 @@ def erase(tenant: Tenant) -> int:
     """Empty what may be personal data; return how many accounts had some. Invoices keep what they were issued with."""
     StripeCustomer.objects.filter(tenant_id=tenant.id).update(payment_method_id="", payment_method="")
     empty = {name: [] if isinstance(getattr(Details(), name), tuple) else "" for name in PERSONAL}
-    return BillingAccount.objects.filter(tenant_id=tenant.id).exclude(**empty).update(**empty)
+    return BillingAccount.objects.filter(tenant_id=tenant.id).exclude(**empty).update(**empty, confirmed_emails=[])
 
 
 def _details(row: BillingAccount) -> Details:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from billing.accounts import account
+from billing.accounts import mail_addresses
 from billing.models import Invoice
 from billing.pricing.amounts import of_minor
 from notifications import outbox
@@ -31,7 +31,7 @@ def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: A
             **more,
         },
         dedupe_key=f"{invoice.id} {of}".strip(),
-        addresses=account.of(tenant).details.billing_emails,
+        addresses=mail_addresses.confirmed(tenant),
     )
 
 
@@ -43,5 +43,5 @@ def announce_of(event_type: EventType, tenant: Tenant, *, of: str, **data: Any) 
         subject=("tenant", tenant.id),
         data=data,
         dedupe_key=of,
-        addresses=account.of(tenant).details.billing_emails,
+        addresses=mail_addresses.confirmed(tenant),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from billing.accounts import account
+from billing.accounts import account, mail_addresses
 from billing.invoices import appendix, issuers, wording
 from billing.invoices.content import Applied, Content, Kind, Line, Party, tax_of
 from billing.models import Issuer
@@ -97,7 +97,7 @@ def customer(tenant: Tenant) -> Customer:
         city=details.city,
         country=details.country,
         tax_id=details.tax_id,
-        email=next(iter(details.billing_emails), ""),
+        email=next(iter(mail_addresses.confirmed(tenant)), ""),
     )
     return Customer(
         party=party,

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import account, returns
+from billing.accounts import mail_addresses, returns
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states, suspension
 from billing.invoices.announcing import announce
@@ -50,7 +50,7 @@ def send(actor: Actor, given: Invoice) -> Invoice:
         invoice.state = states.SENT
     invoice.save(update_fields=["sent_at", "state"])
     tenant = Tenant.objects.get(id=invoice.tenant_id)
-    _record(actor, "invoice.sent", invoice, {"addresses": len(account.of(tenant).details.billing_emails)})
+    _record(actor, "invoice.sent", invoice, {"addresses": len(mail_addresses.confirmed(tenant))})
     announce(INVOICE_SENT, invoice, of=invoice.sent_at.isoformat(), sent_at=invoice.sent_at.isoformat())
     return invoice
 

@@ -49,6 +49,10 @@ class BillingAccount(models.Model):
     #: Whether Stripe charges the saved payment method with each of its invoices.
     charge_automatically = models.BooleanField(default=False, db_default=False)
     billing_emails = ArrayField(models.CharField(max_length=254), size=MOST_EMAILS, default=list, blank=True)
+    #: Those of ``billing_emails``, in lower case, that get more than a link to confirm them.
+    confirmed_emails = ArrayField(
+        models.CharField(max_length=254), size=MOST_EMAILS, default=list, db_default=[], blank=True
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -9,6 +9,7 @@ from django.template.loader import get_template, select_template
 from django.utils.translation import gettext
 
 from notifications import event_types
+from notifications.mail import links
 from notifications.models import Event
 
 LONGEST_SUBJECT = 150
@@ -34,6 +35,7 @@ def of(event: Event) -> Text:
         "tenant": event.tenant,
         "tenant_name": event.tenant.name if event.tenant is not None else "",
         "of_type": gettext(known.about) if known is not None else event.type,
+        "link": links.of(event),
         "is_optional": known is not None and known.is_optional,
     }
     found = select_template([template_of(event.type), "mail/event.txt"]).render(context)

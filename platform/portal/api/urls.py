@@ -100,6 +100,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/approve", credit.ApproveCreditView.as_view()),
     path("tenants/<slug:tenant>/credit/requests/<uuid:credit_request>/reject", credit.RejectCreditView.as_view()),
     path("tenants/<slug:tenant>/account", account.AccountView.as_view()),
+    path("tenants/<slug:tenant>/account/confirm-email", account.ConfirmEmailView.as_view()),
     path("tenants/<slug:tenant>/payment-method", payment_method.PaymentMethodView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("tenants/<slug:tenant>/advice", advice.AdviceView.as_view()),

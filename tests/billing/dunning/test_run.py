@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from alerting import checks
 from billing import tasks
-from billing.accounts import account
+from billing.accounts import account, mail_addresses
 from billing.dunning import cases, holding, policy, run, suspending
 from billing.errors import BadDunning
 from billing.invoices import issuers
@@ -237,6 +237,8 @@ def test_a_failed_payment_enters_dunning_before_the_invoice_is_due(acme: Tenant,
 def test_billing_addresses_and_members_get_each_step(acme: Tenant, invoice: Invoice, settings: Any) -> None:
     settings.EMAIL_IS_SENT = True
     account.change(ADA, acme, billing_emails=["ap@acme.example", "Bea@acme.example"])
+    for address in ("ap@acme.example", "bea@acme.example"):
+        mail_addresses.confirm(ADA, acme, address)
     for name, role in (("bea", "billing"), ("dev", "developer")):
         user = User.objects.create(username=name, email=f"{name}@acme.example")
         Membership.objects.create(user=user, tenant=acme, role=role)

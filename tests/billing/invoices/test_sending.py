@@ -8,7 +8,7 @@ import pytest
 from django.conf import LazySettings
 from django.core import mail
 
-from billing.accounts import account, credits
+from billing.accounts import account, credits, mail_addresses
 from billing.accounts.credits import NewCredit
 from billing.invoices import steps
 from billing.models import InvoiceDocument
@@ -32,6 +32,7 @@ def _server(settings: Any) -> None:
 
 def test_an_invoice_is_sent_with_its_pdf_and_again_when_it_is_sent_again(acme: Tenant) -> None:
     account.change(ADA, acme, billing_emails=["ap@acme.example"])
+    mail_addresses.confirm(ADA, acme, "ap@acme.example")
     bea = User.objects.create(username="bea", email="bea@acme.example")
     Membership.objects.create(user=bea, tenant=acme, role="billing")
     stranger = Tenant.objects.create(slug="globex", name="Globex")
@@ -60,6 +61,7 @@ def test_an_invoice_is_sent_with_its_pdf_and_again_when_it_is_sent_again(acme: T
 
 def test_a_mail_server_gets_the_pdf_as_it_is_stored(acme: Tenant, settings: LazySettings) -> None:
     account.change(ADA, acme, billing_emails=["ap@acme.example"])
+    mail_addresses.confirm(ADA, acme, "ap@acme.example")
     invoice = finalize(acme)
     steps.send(ADA, invoice)
     with mail_server.listening() as server:

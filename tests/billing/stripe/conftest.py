@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.conf import LazySettings
 
-from billing.accounts import account
+from billing.accounts import account, mail_addresses
 from billing.models import Issuer, StripeConnection, StripeInvoice
 from billing.months import closing
 from billing.stripe import api, connections, pushing
@@ -50,6 +50,7 @@ def connection(stripe: StandIn, issuer: Issuer) -> StripeConnection:
 def closed(acme: Tenant, connection: StripeConnection) -> Tenant:
     """A tenant with a closed month that Stripe invoices."""
     account.change(ADA, acme, issuer="stripe", billing_emails=["pay@acme.example"], tax_id="DE999999999")
+    mail_addresses.confirm(ADA, acme, "pay@acme.example")
     closing.close(ADA, month(acme))
     return acme
 

@@ -101,8 +101,27 @@ def set_account(tenant: str, currency: str | None, mode: str | None, **given: An
         print(notice)
 
 
+@account.command("confirm-email")
+@click.argument("tenant")
+@click.argument("address")
+def confirm_email(tenant: str, address: str) -> None:
+    """Have e-mails about invoices sent to ADDRESS, one of TENANT's account that its owner has not confirmed."""
+    with on_database("Nothing was changed"):
+        from billing.accounts import mail_addresses
+        from tenants import audit
+        from tenants.registry import find_tenant
+
+        mail_addresses.confirm(audit.shell("hearth account"), find_tenant(tenant), address)
+    print(f"{address} gets e-mails about the invoices of {tenant}.")
+
+
 def _document(found: Account) -> dict[str, Any]:
-    fixed = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed, "mode": found.mode}
+    fixed: dict[str, Any] = {
+        "currency": found.currency,
+        "currency_is_fixed": found.currency_is_fixed,
+        "mode": found.mode,
+    }
+    fixed["unconfirmed_emails"] = list(found.unconfirmed_emails)
     return {**fixed, **asdict(found.details)}
 
 
@@ -118,6 +137,7 @@ def _lines(found: Account) -> list[tuple[str, str]]:
         ("Tax", f"{rate}, {of.tax_note}" if of.tax_note else rate),
         ("Payment terms", f"{of.payment_terms_days} days"),
         ("E-mails", ", ".join(of.billing_emails) or "none"),
+        *([("Not confirmed", ", ".join(found.unconfirmed_emails))] if found.unconfirmed_emails else []),
         ("Invoices by", of.issuer),
         *([("Charged", "automatically, by Stripe")] if of.charge_automatically else []),
         ("Pays", "in advance" if found.mode == "prepaid" else "afterwards"),

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.accounts import account
+from billing.accounts import account, mail_addresses
 from billing.accounts.account import Account
 from billing.models import BillingAccount
 from billing.models.accounts import (
@@ -22,7 +22,7 @@ from billing.models.accounts import (
     WHOLE_BASIS_POINTS,
 )
 from portal.access.principal import Principal, tenant_for
-from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.errors import NotPermitted
@@ -87,6 +87,11 @@ class AccountSerializer(DetailsSerializer):
     mode = serializers.ChoiceField(choices=account.MODES, read_only=True)
 
     tenant = serializers.CharField(read_only=True)
+    unconfirmed_emails = serializers.ListField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Those of `billing_emails` that got a link to confirm them, and get nothing else before that.",
+    )
     currency = serializers.CharField(read_only=True, help_text="Of all amounts of this tenant.")
     currency_is_fixed = serializers.BooleanField(
         read_only=True, help_text="Something was charged, so the currency cannot be changed."
@@ -122,6 +127,33 @@ class AccountView(ApiView):
         return Response(_document(found, account.change(principal.actor, found, **body.validated_data)))
 
 
+class ConfirmEmailSerializer(serializers.Serializer[Any]):
+    """Which address."""
+
+    address = serializers.CharField(max_length=254, help_text="One of `unconfirmed_emails`.")
+
+
+class ConfirmEmailView(ApiView):
+    """An address that gets invoices."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="confirm_account_email",
+        request=ConfirmEmailSerializer,
+        responses={200: AccountSerializer, **error_responses(400, 403, 404)},
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        """Confirm an e-mail address of the account for its owner. Again it changes nothing. Operators only."""
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
+        body = ConfirmEmailSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        mail_addresses.confirm(principal.actor, found, body.validated_data["address"])
+        return Response(_document(found, account.of(found)))
+
+
 def require_may_read(principal: Principal, tenant: Tenant) -> None:
     """Raise NotPermitted for a principal that may not see to whom this tenant's invoices are addressed."""
     if not principal.handles_bills_of(tenant.id):
@@ -129,5 +161,10 @@ def require_may_read(principal: Principal, tenant: Tenant) -> None:
 
 
 def _document(tenant: Tenant, found: Account) -> Any:
-    fields = {"currency": found.currency, "currency_is_fixed": found.currency_is_fixed, "mode": found.mode}
+    fields: dict[str, Any] = {
+        "currency": found.currency,
+        "currency_is_fixed": found.currency_is_fixed,
+        "mode": found.mode,
+    }
+    fields["unconfirmed_emails"] = found.unconfirmed_emails
     return AccountSerializer({"tenant": tenant.slug, **fields, **asdict(found.details)}).data

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing import second_person
-from billing.accounts import account, balance, credits
+from billing.accounts import account, balance, credits, mail_addresses
 from billing.accounts.credits import NewCredit
 from billing.budgets import spending
 from billing.dunning import cases
@@ -56,6 +56,20 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 
     done = submit(request, form, change, back="portal:billing", slug=slug)
     return done if done is not None else _show(request, principal, tenant, form)
+
+
+@form_action("portal:billing")
+@operator_page
+def confirm_email(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Have invoices sent to an address of the account that its owner has not confirmed."""
+    tenant = tenant_for(principal, slug)
+    try:
+        mail_addresses.confirm(principal.actor, tenant, request.POST.get("address", ""))
+    except TenantError as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+    else:
+        messages.success(request, gettext_noop("Confirmed. E-mails about invoices go to this address from now on."))
+    return redirect("portal:billing", slug=slug)
 
 
 @form_action("portal:billing")
