@@ -41,6 +41,8 @@ def _address(tokens: Sequence[Token], root: str) -> None:
         if token.type == "heading_open" and token.tag != "h1":
             heading = after.content
             token.attrSet("id", heading if heading in errors() else slugify(heading))
+        # a document's screenshots are of the repository alone: nothing here serves them
+        token.children = [child for child in token.children if child.type != "image"] if token.children else None
         for child in token.children or ():
             target = child.attrGet("href")
             if isinstance(target, str) and "://" not in target:

@@ -109,6 +109,11 @@ def test_html_in_a_document_or_a_models_name_stays_text() -> None:
     assert 'href="javascript' not in shown
 
 
+def test_a_picture_that_nothing_serves_is_left_out() -> None:
+    page = Document(slug="x", title="x", text="# x\n\nBefore ![The page](images/x.png) after.\n")
+    assert "<p>Before  after.</p>" in html(page, root="/docs/", api_url="", portal_url="", model="m")
+
+
 @pytest.mark.django_db
 def test_the_reference_may_call_the_gateway_and_runs_no_inline_script(client: Client, settings: LazySettings) -> None:
     settings.API_URL = "https://api.example.com"
