@@ -551,3 +551,10 @@ def test_operators_choose_a_tenant_and_see_what_was_refused_of_each_model(
     assert "/portal/requests/?period=30d&amp;model=tiny-chat&amp;tenant=acme" in models
     document = operator.get("/portal/usage-by.csv?by=model&tenant=globex").getvalue().decode()
     assert [line.split(",")[2] for line in document.splitlines()] == ["name", "", "tiny-chat"]
+
+
+def test_a_new_tenants_empty_pages_lead_to_its_first_request(world: World, signed_in: SignIn) -> None:
+    owner = signed_in(world.acme.owner)
+    for page in ("usage/", "requests/", "savings/", "advisor/", "savings-statement/"):
+        shown = owner.get(f"/portal/tenants/acme/{page}").content.decode()
+        assert 'make a <a class="link" href="/portal/tenants/acme/keys/">key</a>' in shown, page
