@@ -1,4 +1,4 @@
-"""The PDF of an invoice: typst sets it, as PDF/A-3 with the EN 16931 document attached.
+"""The PDF of an invoice: typst sets it, as PDF/A-3 with the EN 16931 document attached (Factur-X).
 
 Noto Sans has Latin, Greek and Cyrillic, and comes with packages, as do Arabic, Devanagari and Thai; Hebrew is in a font
 of typst's own. Fonts of the machine are used for what these lack, such as Chinese. A character that no font has is
@@ -17,7 +17,7 @@ import typst
 
 from billing.errors import InvoiceRefused
 from billing.invoices.content import Content
-from billing.invoices.documents import layout
+from billing.invoices.documents import factur_x, layout
 
 TEMPLATE = Path(__file__).with_name("invoice.typ")
 _PACKAGES = ("fontpkg_noto_sans", "fontpkg_noto_sans_arabic", "fontpkg_noto_sans_devanagari", "fontpkg_noto_sans_thai")
@@ -43,7 +43,7 @@ def render(content: Content, attachment: bytes) -> bytes:
     except typst.TypstError as error:
         raise _refused(content, str(error)) from error
     assert isinstance(pdf, bytes)
-    return pdf
+    return factur_x.describe(pdf) if attachment else pdf
 
 
 def _refused(content: Content, problem: str) -> InvoiceRefused:
