@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from tenants.idempotency.errors import IdempotencyError, NotStored, OtherRights, Reused, Running, TooManyKeys
@@ -89,7 +90,8 @@ def once(use: Use, change: Callable[[], Answer]) -> Answer:
     except IdempotencyError:
         raise
     except BaseException:
-        _drop(reserved)
+        with suppress(DatabaseError):  # then the next request with the key takes the row over
+            _drop(reserved)
         raise
 
 

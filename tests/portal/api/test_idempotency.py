@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import Settings
@@ -218,9 +219,12 @@ def test_a_reservation_whose_process_died_is_taken_over(
     def dies(row: StoredResponse, answer: object) -> None:
         raise RuntimeError
 
+    def has_no_database(identity: UUID) -> None:
+        raise OperationalError
+
     with monkeypatch.context() as patched:
         patched.setattr(stored_responses, "_store", dies)
-        patched.setattr(stored_responses, "_drop", lambda identity: None)
+        patched.setattr(stored_responses, "_drop", has_no_database)
         with pytest.raises(RuntimeError):
             send(as_acme, KEYS, new_key(world))
     assert StoredResponse.objects.get().status is None
