@@ -61,7 +61,7 @@ def inspect(page: Page, name: str) -> list[str]:
     page.set_viewport_size({"width": 1280, "height": 800})
     found = [*violations(page), *(f"1280 px: {each}" for each in overflow(page))]
     page.set_viewport_size({"width": 390, "height": 844})
-    found += [f"390 px: {each}" for each in overflow(page)]
+    found += [f"390 px: {each}" for each in (*violations(page), *overflow(page))]
     keep_pictures(page, name)
     page.set_viewport_size({"width": 1280, "height": 800})
     return found
