@@ -27,6 +27,7 @@ from notifications.models import Event
 from portal import translations
 from portal.access import languages
 from portal.live import topics
+from portal.templatetags.portal import SCRIPT_WORDS
 from tenants.models import Membership, User
 from tests.notifications.webhooks.conftest import happen
 from tests.portal import fixtures
@@ -38,6 +39,7 @@ PROFILE = "/portal/account/profile/"
 READ = {"title", "aria-label", "placeholder", "alt", "data-confirm"}
 #: Elements of which the content is for machines: commands, scripts, drawings.
 MACHINES = {"script", "style", "pre", "code", "kbd", "textarea"}
+SCRIPTS = translations.PORTAL / "static" / "portal"
 #: What is the same in every language: names, formats, how keys begin.
 SAME = {"Hearth", "CSV", "JSON", "PDF", "XML", "hk_", "hs_"}
 #: Documents, not pages: in the language of who makes them out. Django's own administration has its own words.
@@ -228,6 +230,15 @@ def test_an_e_mail_is_in_the_language_of_its_recipient(
         "owner@example.com": "⟦Acme has spent 80 % of a budget⟧",
         "billing@example.com": "Acme has spent 80 % of a budget",
     }
+
+
+def test_texts_of_scripts_are_on_the_page_in_its_language(world: World, signed_in: SignIn, bracketed: str) -> None:
+    said = {text for path in SCRIPTS.glob("*.js") for text in re.findall(r'\bsay\("([^"]+)"\)', path.read_text())}
+    assert said == set(SCRIPT_WORDS)
+    owner = signed_in(world.acme.owner)
+    assert "script-words" not in owner.get("/portal/tenants/acme/").content.decode()
+    User.objects.filter(id=world.acme.owner.id).update(language=bracketed)
+    assert '"Copied": "\\u27e6Copied\\u27e7"' in owner.get("/portal/tenants/acme/").content.decode()
 
 
 def test_a_stranger_reads_the_language_of_the_browser(world: World, bracketed: str) -> None:

@@ -8,7 +8,13 @@
   const indicator = document.getElementById("live");
   const POLL_MS = 3000;
   const MAX_RETRY_MS = 30000;
-  const LABELS = { live: "Live", polling: "Updating every 3 s", lost: "Not live", paused: "Paused", connecting: "Connecting" };
+  const LABELS = {
+    live: say("Live"),
+    polling: say("Updating every 3 s"),
+    lost: say("Not live"),
+    paused: say("Paused"),
+    connecting: say("Connecting"),
+  };
   let socket = null;
   let poll = null;
   let retry = null;
@@ -38,7 +44,7 @@
       const response = await fetch(root.dataset.poll, { headers: { "HX-Request": "true" }, redirect: "error" });
       if (response.ok) apply(await response.text());
     } catch {
-      indicator.textContent = "No connection, trying again";
+      indicator.textContent = say("No connection, trying again");
     }
   }
 

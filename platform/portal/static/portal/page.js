@@ -2,6 +2,10 @@
 "use strict";
 
 (function () {
+  // Texts that scripts write, by their English; a page in English has no list (templatetags/portal.py).
+  const words = JSON.parse(document.getElementById("script-words")?.textContent ?? "{}");
+  window.say = (text) => words[text] ?? text;
+
   // The reader's time zone: that of the profile, or else of the browser.
   const timeZone = document.querySelector("[data-zone]")?.dataset.zone || Intl.DateTimeFormat().resolvedOptions().timeZone;
   const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false, timeZone });
@@ -32,10 +36,10 @@
     const before = button.textContent;
     try {
       await navigator.clipboard.writeText(source.textContent.trim());
-      button.textContent = "Copied";
+      button.textContent = say("Copied");
     } catch {
       getSelection().selectAllChildren(source);
-      button.textContent = "Selected: press Ctrl C";
+      button.textContent = say("Selected: press Ctrl C");
     }
     setTimeout(() => { button.textContent = before; }, 2000);
   }
@@ -107,7 +111,7 @@
       if (scroller.scrollWidth <= scroller.clientWidth) continue;
       scroller.tabIndex = 0;
       scroller.setAttribute("role", "group"); // a region would be one landmark more for each table
-      scroller.setAttribute("aria-label", "Table, scrolls sideways");
+      scroller.setAttribute("aria-label", say("Table, scrolls sideways"));
     }
   });
 
