@@ -184,6 +184,7 @@ urlpatterns: list[URLPattern] = [
     path("invoices/<uuid:invoice>/documents/<slug:kind>", invoices.InvoiceDocumentView.as_view()),
     path("invoices/<uuid:invoice>/send", invoices.SendInvoiceView.as_view()),
     path("invoices/<uuid:invoice>/pay", invoices.PayInvoiceView.as_view()),
+    path("invoices/<uuid:invoice>/unpay", invoices.UnpayInvoiceView.as_view()),
     path("invoices/<uuid:invoice>/void", invoices.VoidInvoiceView.as_view()),
     path("invoices/<uuid:invoice>/credit-notes", invoices.CreditNotesView.as_view()),
     path("tenants/<slug:tenant>/months/<str:month>/invoice-draft", invoices.DraftInvoiceView.as_view()),

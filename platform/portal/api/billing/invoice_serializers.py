@@ -235,6 +235,13 @@ class CreditPartSerializer(serializers.Serializer[Any]):
     )
 
 
+class UnpaySerializer(serializers.Serializer[Any]):
+    """Which payment, and why."""
+
+    reference = serializers.CharField(max_length=steps.LONGEST_REFERENCE, help_text="That of the payment.")
+    reason = serializers.CharField(max_length=steps.LONGEST_REASON, help_text="Why it is taken back.")
+
+
 class VoidSerializer(serializers.Serializer[Any]):
     """Why."""
 

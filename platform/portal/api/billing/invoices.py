@@ -31,6 +31,7 @@ from portal.api.billing.invoice_serializers import (
     InvoiceDetailSerializer,
     InvoiceSerializer,
     PaySerializer,
+    UnpaySerializer,
     VoidSerializer,
 )
 from portal.api.idempotency.view import ApiView
@@ -209,6 +210,24 @@ class PayInvoiceView(ApiView):
         )
         found.refresh_from_db()
         return _detail(found, principal, status.HTTP_201_CREATED if new else status.HTTP_200_OK)
+
+
+class UnpayInvoiceView(ApiView):
+    """Taking a payment back."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="unpay_invoice",
+        request=UnpaySerializer,
+        responses={200: InvoiceDetailSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, invoice: UUID) -> Response:
+        """Take back a payment that was recorded: that much is open again. Operators only."""
+        principal, body = principal_of(request), _valid(UnpaySerializer(data=request.data))
+        found = bills.invoice_for(principal, invoice)
+        steps.undo_recorded(principal.actor, found, body["reference"], body["reason"])
+        return _detail(registry.find(str(found.id)), principal, status.HTTP_200_OK)
 
 
 class VoidInvoiceView(ApiView):

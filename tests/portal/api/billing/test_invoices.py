@@ -251,10 +251,21 @@ def test_an_operator_makes_and_changes_invoices_on_pages(signed_in: SignIn, clos
         change, {"action": "pay", "reference": "Wire 1", "paid_on": TODAY, "amount": "1,50"}, follow=True
     )
     assert "Recorded: $1.50." in paid.content.decode() and "Wire 1" in paid.content.decode()
+    back = {"action": "unpay", "reference": "Wire 1", "reason": "bounced"}
+    assert "that much of INV-000001 is open again" in browser.post(change, back, follow=True).content.decode()
     void = browser.post(change, {"action": "void", "reason": "wrong <b>name</b>"}, follow=True).content.decode()
     assert "taken back by CN-000001" in void and "wrong &lt;b&gt;name" in void and "invoice.voided" in void
     note = browser.get(f"{PAGE}{found.id}/html/?of=credit_note")
     assert "Credit note" in note.content.decode() and "<b>name</b>" not in note.content.decode()
+
+
+def test_a_payment_is_taken_back(as_operator: APIClient, invoice: Invoice) -> None:
+    path = f"/api/v1/invoices/{invoice.id}"
+    as_operator.post(f"{path}/pay", {"reference": "Wire 1", "paid_on": TODAY}, format="json")
+    unpaid = as_operator.post(f"{path}/unpay", {"reference": "Wire 1", "reason": "bounced"}, format="json")
+    assert (unpaid.status_code, unpaid.json()["open_cents"]) == (200, invoice.total_cents)
+    strange = as_operator.post(f"{path}/unpay", {"reference": "Wire 2", "reason": "bounced"}, format="json")
+    assert error_of(strange)["code"] == "invoice_refused"
 
 
 def test_the_issuer_is_set_on_its_page(signed_in: SignIn, world: World) -> None:

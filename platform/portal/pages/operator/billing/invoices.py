@@ -129,7 +129,7 @@ def draft(request: HttpRequest, principal: Principal, slug: str, month: str) -> 
 @form_action("portal:tenant-invoices")
 @operator_page
 def change(request: HttpRequest, principal: Principal, slug: str, invoice: UUID) -> HttpResponse:
-    """Send, pay or void an invoice, or credit a part of it."""
+    """Send, pay or void an invoice, take a payment back, or credit a part of it."""
     tenant = tenant_for(principal, slug)
     found = registry.find(str(invoice), tenant.id)
     try:
@@ -155,6 +155,11 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
             )
             amount = invoice_list.cents(payment.amount_cents, found.currency)
             return f"{'Recorded' if new else 'Recorded already'}: {amount}."
+        case "unpay":
+            steps.undo_recorded(
+                principal.actor, found, request.POST.get("reference", ""), request.POST.get("reason", "")
+            )
+            return f"The payment was taken back; that much of {found.number} is open again."
         case "void":
             note = steps.void(principal.actor, found, request.POST.get("reason", ""))
             return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
