@@ -194,7 +194,7 @@ def kill_session(leader: ProcessIdentity, *, timeout_seconds: float) -> bool:
     """
     deadline = time.monotonic() + timeout_seconds
     kill_group(leader)
-    _wait_for_end(leader, timeout_seconds)
+    _wait_for_end(leader, timeout_seconds / 2)  # then look for members that have a group of their own
     while session_members(leader):
         if time.monotonic() >= deadline:
             return False
@@ -278,19 +278,21 @@ def find_by_environment(name: str) -> dict[ProcessIdentity, str]:
 
 def _wait_for_end(process: ProcessIdentity, timeout_seconds: float) -> None:
     """Return once the killed process has ended, or after the timeout. Nothing is polled meanwhile."""
-    with contextlib.suppress(ProcessLookupError):
+    try:
         descriptor = os.pidfd_open(process.pid)
-        try:
-            stat = _read_stat(process.pid)
-            if stat is None or stat.state in "ZX" or stat.start_ticks != process.start_ticks:
-                return
-            if stat.resident_pages * PAGE_BYTES <= FREED_HERE_BYTES:
-                _free_memory(descriptor)
-            ended = select.poll()
-            ended.register(descriptor, select.POLLIN)
-            ended.poll(timeout_seconds * 1000)
-        finally:
-            os.close(descriptor)
+    except OSError:  # it has ended, and its number may be a thread's by now
+        return
+    try:
+        stat = _read_stat(process.pid)
+        if stat is None or stat.state in "ZX" or stat.start_ticks != process.start_ticks:
+            return
+        if stat.resident_pages * PAGE_BYTES <= FREED_HERE_BYTES:
+            _free_memory(descriptor)
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        ended.poll(timeout_seconds * 1000)
+    finally:
+        os.close(descriptor)
 
 
 def _free_memory(descriptor: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
+from collections.abc import Set
 from dataclasses import dataclass
 from smtplib import SMTPDataError, SMTPException, SMTPRecipientsRefused
 
@@ -24,8 +26,12 @@ CLAIM = dt.timedelta(minutes=5)
 FIRST_WAIT_SECONDS = 60
 LONGEST_WAIT_SECONDS = 3600
 GIVEN_UP_AFTER = dt.timedelta(days=1)
-#: From this code of SMTP on, a refusal does not change by itself (RFC 5321, 4.2.1).
-PERMANENT = 500
+#: Refusals that are about the address or the message, by their enhanced status (RFC 3463): no such address, mailbox
+#: disabled, message too big, content not taken. Others are about this server, its login or a quota, and may be mended.
+_LASTING = re.compile(r"5\.(1\.\d+|2\.1|3\.4|6\.\d+)\b")
+_ENHANCED = re.compile(r"[245]\.\d+\.\d+\b")
+#: Codes of a refused address that says no enhanced status: no such mailbox (RFC 5321, 4.2.2).
+_NO_MAILBOX = frozenset({550, 551, 553})
 LONGEST_NOTE = 300
 
 
@@ -91,17 +97,18 @@ def _problem(error: Exception) -> _Problem:
     match error:
         case SMTPRecipientsRefused(recipients=refusals) if refusals:
             code, reason = next(iter(refusals.values()))
-            return _refusal("address", code, reason)
+            return _refusal("address", code, reason, lasting=_NO_MAILBOX)
         case SMTPDataError(smtp_code=code, smtp_error=reason):
-            return _refusal("message", code, reason)
+            return _refusal("message", code, reason, lasting=frozenset())
         case _:
             return _Problem(note=_as_note(f"{type(error).__name__}: {error}"))
 
 
-def _refusal(what: str, code: int, reason: bytes | str) -> _Problem:
-    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
-    note = _as_note(f"The server refused the {what}: {code} {' '.join(text.split())}")
-    return _Problem(note=note, is_final=code >= PERMANENT)
+def _refusal(what: str, code: int, reason: bytes | str, *, lasting: Set[int]) -> _Problem:
+    """Return what the server refused. ``lasting``: codes that do not change by themselves, where it says no more."""
+    text = " ".join((reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason).split())
+    is_final = bool(_LASTING.match(text)) if _ENHANCED.match(text) else code in lasting
+    return _Problem(note=_as_note(f"The server refused the {what}: {code} {text}"), is_final=is_final)
 
 
 def _as_note(text: str) -> str:
@@ -130,6 +137,7 @@ def _record(mail: Mail, problem: _Problem | None) -> None:
         mail.state, mail.sent_at = Mail.State.SENT, now
     elif problem.is_final or now - mail.created_at >= GIVEN_UP_AFTER:
         mail.state = Mail.State.FAILED
+        log.warning("an e-mail is given up: %s", problem.note)
     else:
         wait = min(FIRST_WAIT_SECONDS * 2 ** min(mail.attempts - 1, 10), LONGEST_WAIT_SECONDS)
         mail.next_attempt_at = now + dt.timedelta(seconds=wait)

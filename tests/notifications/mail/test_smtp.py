@@ -119,6 +119,26 @@ def test_a_message_that_the_server_refuses_is_given_up_at_once(acme: Customer, s
     assert (found.state, found.note) == ("failed", "The server refused the message: 552 5.3.4 Message too big")
 
 
+@pytest.mark.parametrize(
+    ("to_address", "to_message"),
+    [
+        ("554 5.7.1 Relay access denied", ""),
+        ("552 5.2.2 Mailbox full", ""),
+        ("554 Go away", ""),
+        ("", "550 5.4.5 Daily limit exceeded"),
+        ("", "554 Looks like spam"),
+    ],
+)
+def test_a_refusal_that_is_about_the_server_is_tried_again(
+    acme: Customer, server: MailServer, to_address: str, to_message: str
+) -> None:
+    server.refused = {"olga@example.com": to_address} if to_address else {}
+    server.refused_data = to_message
+    alert(acme, "olga")
+    assert sending.send_due() == 0
+    assert (Mail.objects.get().state, Mail.objects.get().attempts) == ("pending", 1)
+
+
 def test_a_server_that_is_down_is_tried_again_until_it_is_back(acme: Customer, settings: LazySettings) -> None:
     with mail_server.listening() as server:
         port = server.port

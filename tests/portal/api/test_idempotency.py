@@ -139,6 +139,14 @@ def test_nothing_is_replayed_after_the_role_was_taken_away(world: World, signed_
     assert ApiKey.objects.filter(name="ci").count() == 1
 
 
+def test_nothing_is_replayed_after_the_key_was_narrowed(world: World, as_acme: APIClient) -> None:
+    made = send(as_acme, KEYS, new_key(world)).json()
+    ApiKey.objects.filter(id=world.acme.key.id).update(allowed_models=[fixtures.MODEL])
+    refused = send(as_acme, KEYS, new_key(world))
+    assert refused.status_code == 403
+    assert made["secret"].encode() not in refused.content
+
+
 def test_nothing_is_replayed_with_a_revoked_key(world: World, as_acme: APIClient) -> None:
     send(as_acme, KEYS, new_key(world))
     ApiKey.objects.filter(id=world.acme.key.id).update(revoked_at=timezone.now())
@@ -166,7 +174,10 @@ def test_erasing_a_tenant_deletes_its_rows_an_operators_too(world: World, as_ope
     send(as_operator, "/api/v1/tenants", {"slug": "initech", "name": "Initech"})
     registry.archive(SYSTEM, world.acme.tenant)
     erasure.erase(SYSTEM, Tenant.objects.get(slug="acme"))
-    assert StoredResponse.objects.get().tenant_id is None
+    left = StoredResponse.objects.get()
+    assert (left.tenant_id, left.sealed) == (None, None)
+    again = send(as_operator, "/api/v1/tenants", {"slug": "initech", "name": "Initech"})
+    assert error_of(again)["code"] == "idempotency_answer_not_kept"
 
 
 def test_a_large_response_is_not_stored_and_its_change_is_not_made_again(

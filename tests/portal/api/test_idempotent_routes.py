@@ -29,6 +29,8 @@ WITHOUT_KEY = {
     "invoices/<uuid:invoice>/pay": "the payment's reference names it for good",
     "tenants/<slug:tenant>/payment-method": "it changes nothing before the person has been on Stripe's page",
     "tenants/<slug:tenant>/erase": "it goes on where it was interrupted",
+    "payments/import": "the bank's reference of each line does, and each line is a change of its own",
+    "payments/match": "it takes what is open, each line once, and each is a change of its own",
     "dunning/run": "it takes what is due, each step once",
     "tenants/<slug:tenant>/sign-in-provider/test": "it changes nothing",
 }

@@ -130,6 +130,7 @@ class PaymentsView(ApiView):
 class ImportView(ApiView):
     """A bank statement."""
 
+    without_key = "the bank's reference of each line does, and each line is a change of its own"
     permission_classes = (OperatorOnly,)
     parser_classes = (BytesParser,)
 
@@ -210,6 +211,7 @@ class KeepView(ApiView):
 class MatchView(ApiView):
     """A new try."""
 
+    without_key = "it takes what is open, each line once, and each is a change of its own"
     permission_classes = (OperatorOnly,)
 
     @extend_schema(

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -183,7 +184,7 @@ class StripeInvoicesView(ApiView):
         month = Month(tenant=tenant_for(principal, body["tenant"]), year=first.year, month=first.month)
         push, new = pushing.begin(principal.actor, month, body["issuer"])
         pushing.request(push)
-        go_on()
+        transaction.on_commit(go_on)
         return Response(StripeInvoiceSerializer(push).data, status.HTTP_202_ACCEPTED if new else status.HTTP_200_OK)
 
 

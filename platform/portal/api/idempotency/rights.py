@@ -32,7 +32,8 @@ def described(principal: Principal, tenant: Tenant | None) -> str:
 
 def _of_itself(principal: Principal) -> list[object]:
     scopes = None if principal.scopes is None else _sorted(principal.scopes)
-    return [principal.kind, principal.operator_role, scopes]
+    narrowed = [_sorted(principal.allowed_models), _sorted(principal.networks), principal.expires_at]
+    return [principal.kind, principal.operator_role, scopes, *narrowed]
 
 
 def _sorted(values: Iterable[object]) -> list[str]:
