@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet, Sum
 
-from billing.accounts import entries, overpaid
+from billing.accounts import credited, entries, overpaid
 from billing.accounts.balance import Part
 from billing.errors import BadCredit
 from billing.ledger import transfers
@@ -72,8 +72,7 @@ def tax_of(invoice: Invoice, amount_pico: int) -> int:
         )
     per_cent = amounts.pico_per_minor(invoice.currency)
     before, tax_before = _sums(invoice)
-    left_cents = paid_cents(invoice) - before
-    left_cents -= sum(each.total_cents - each.settled_cents for each in invoice.credit_notes.filter(is_partial=True))
+    left_cents = max(0, paid_cents(invoice) - before - credited.kept_cents(invoice))
     cents = amount_pico // per_cent
     if cents > left_cents:
         left = f"{amounts.of_minor(left_cents, invoice.currency)} {invoice.currency}"

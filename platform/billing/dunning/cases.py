@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import QuerySet, Sum
+from django.db.models import QuerySet
 
+from billing.accounts.overpaid import PAID_CENTS
 from billing.dunning import dates
-from billing.invoices import states
-from billing.models import CreditNote, DunningCase, DunningHold, DunningRun, DunningStep, Invoice, InvoicePayment
+from billing.invoices import registry, states
+from billing.models import DunningCase, DunningHold, DunningRun, DunningStep, Invoice
 from tenants.models import Tenant
 
 
@@ -60,18 +61,11 @@ def described(found: Sequence[DunningCase], now: datetime) -> list[Case]:
     steps: dict[UUID, list[DunningStep]] = {}
     for step in DunningStep.objects.filter(invoice__in=invoices).order_by("id"):
         steps.setdefault(step.invoice_id, []).append(step)
-    paid = (
-        InvoicePayment.objects.filter(invoice__in=invoices, undone=None)
-        .values_list("invoice")
-        .annotate(Sum("amount_cents"))
-    )
-    paid_cents = dict(paid.order_by())
-    notes = CreditNote.objects.filter(invoice__in=invoices).values_list("invoice").annotate(Sum("settled_cents"))
-    for invoice_id, cents in notes.order_by():
-        paid_cents[invoice_id] = paid_cents.get(invoice_id, 0) + cents
+    sums = Invoice.objects.filter(id__in=invoices).annotate(paid=PAID_CENTS, credited=registry.CREDITED_CENTS)
+    settled_cents = {each: paid + credited for each, paid, credited in sums.values_list("id", "paid", "credited")}
     held = _Held(DunningHold.objects.filter(ended_at=None, tenant_id__in=tenants))
     return [
-        _case(row, tenants[row.tenant_id], steps.get(row.invoice_id, ()), paid_cents.get(row.invoice_id, 0), held, now)
+        _case(row, tenants[row.tenant_id], steps.get(row.invoice_id, ()), settled_cents[row.invoice_id], held, now)
         for row in found
     ]
 
@@ -113,7 +107,7 @@ class _Held:
 
 
 def _case(
-    row: DunningCase, tenant: Tenant, steps: Sequence[DunningStep], paid_cents: int, held: _Held, now: datetime
+    row: DunningCase, tenant: Tenant, steps: Sequence[DunningStep], settled_cents: int, held: _Held, now: datetime
 ) -> Case:
     today = dates.today(tenant, now)
     invoice = row.invoice
@@ -121,7 +115,7 @@ def _case(
         id=row.id,
         invoice=invoice,
         tenant=tenant,
-        open_cents=max(0, invoice.total_cents - invoice.applied_cents - paid_cents),
+        open_cents=max(0, invoice.total_cents - invoice.applied_cents - settled_cents),
         starts_on=row.starts_on,
         days_late=max(0, (today - invoice.due_on).days),
         steps=tuple(steps),

@@ -11,15 +11,19 @@ from uuid import UUID
 from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
+from billing.accounts import credited
 from billing.accounts.overpaid import PAID_CENTS
 from billing.errors import InvoiceRefused
-from billing.models import CreditNote, Invoice, InvoiceDocument
+from billing.models import CreditNote, Invoice, InvoiceDocument, InvoicePayment, PaymentUndone
 from tenants.errors import NotFound
 from tenants.models import Tenant
 
 _SETTLED = CreditNote.objects.filter(invoice=OuterRef("pk")).order_by().values("invoice")
-#: What credit notes for parts of an invoice took from what was to be paid.
-CREDITED_CENTS = Coalesce(Subquery(_SETTLED.annotate(total=Sum("settled_cents")).values("total")), 0)
+_TAKEN = PaymentUndone.objects.filter(payment__invoice=OuterRef("pk")).order_by().values("payment__invoice")
+#: What credit notes for parts of an invoice took from what was to be paid, also once what they made credit is no more.
+CREDITED_CENTS = Coalesce(Subquery(_SETTLED.annotate(total=Sum("settled_cents")).values("total")), 0) + Coalesce(
+    Subquery(_TAKEN.annotate(total=Sum("credit_cents")).values("total")), 0
+)
 
 
 def find(number_or_id: str, tenant_id: UUID | None = None) -> Invoice:
@@ -86,17 +90,20 @@ def paid_cents(invoice: Invoice) -> int:
     return sum(invoice.payments.filter(undone=None).values_list("amount_cents", flat=True))
 
 
-def open_cents(invoice: Invoice) -> int:
-    """Return what is still to be paid."""
+def open_cents(invoice: Invoice, *, without: InvoicePayment | None = None) -> int:
+    """Return what is still to be paid. ``without``: as if that payment of it were undone, which it is not."""
     if invoice.state == Invoice.State.VOID:
         return 0
-    return max(0, invoice.total_cents - invoice.applied_cents - paid_cents(invoice) - credited_cents(invoice))
+    paid = paid_cents(invoice) - (0 if without is None else without.amount_cents)
+    return max(0, invoice.total_cents - invoice.applied_cents - paid - credited_cents(invoice))
 
 
 def credited_cents(invoice: Invoice) -> int:
     """Return what credit notes for parts of it took from what was to be paid."""
     known: int | None = getattr(invoice, "credited_sum", None)
-    return sum(invoice.credit_notes.values_list("settled_cents", flat=True)) if known is None else known
+    if known is not None:
+        return known
+    return sum(invoice.credit_notes.values_list("settled_cents", flat=True)) + credited.taken_cents(invoice)
 
 
 def with_paid(rows: QuerySet[Invoice]) -> QuerySet[Invoice]:

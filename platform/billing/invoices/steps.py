@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import mail_addresses, returns
+from billing.accounts import credited, mail_addresses, returns
 from billing.errors import InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states, suspension
 from billing.invoices.announcing import announce
@@ -36,6 +36,8 @@ from tenants.models import Tenant
 
 LONGEST_REASON = 500
 LONGEST_REFERENCE = 200
+#: How references of payments begin that Stripe reported, with its id (`inpay_…`).
+STRIPE_PAYMENT = "Stripe inpay_"
 
 
 @transaction.atomic
@@ -118,6 +120,7 @@ def pay(
 def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
     """Take a payment back, as if it had never been recorded; return its invoice, of which that much is open again.
 
+    What of it became prepaid credit by a credit note is taken from there, as far as it is left, and is not open.
     Again it changes nothing. Raises NotFound, and InvoiceRefused for a void invoice, whose payments count elsewhere.
     """
     payment = InvoicePayment.objects.select_related("invoice").filter(id=payment_id).first()
@@ -130,17 +133,26 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
     if invoice.state == states.VOID:
         raise InvoiceRefused(invoice.number, "it is void, and what was paid for it counts elsewhere")
     _require_not_returned(invoice, returns.paid_cents(invoice) - payment.amount_cents)
+    Tenant.objects.select_for_update(no_key=True).get(id=invoice.tenant_id)  # before its credit
+    open_cents = registry.open_cents(invoice, without=payment)
+    taken = credited.take_back(payment, invoice, open_cents)
     PaymentUndone.objects.create(
         tenant_id=invoice.tenant_id,
         payment=payment,
         transaction_id=postings.undo_payment(payment, invoice.currency),
         reason=text,
         undone_by=second_person.person(actor),
+        credit_cents=taken,
     )
-    if invoice.state == states.PAID:
+    if invoice.state == states.PAID and open_cents > taken:
         invoice.state, invoice.paid_at = states.FINAL if invoice.sent_at is None else states.SENT, None
         invoice.save(update_fields=["state", "paid_at"])
-    after = {"amount_cents": payment.amount_cents, "reference": payment.reference, "reason": text}
+    after = {
+        "amount_cents": payment.amount_cents,
+        "from_credit_cents": taken,
+        "reference": payment.reference,
+        "reason": text,
+    }
     _record(actor, "invoice.payment_undone", invoice, after)
     suspension.apply(actor, invoice.tenant_id, timezone.now())
     return invoice
@@ -150,13 +162,17 @@ def undo_payment(actor: Actor, payment_id: UUID, reason: str) -> Invoice:
 def undo_recorded(actor: Actor, given: Invoice, reference: str, reason: str) -> Invoice:
     """Take back the payment with a reference, as ``undo_payment`` does. Raises InvoiceRefused.
 
-    One that a line of a bank statement became is undone there, so that the line is open again.
+    One that a line of a bank statement became is undone there, so that the line is open again. One that Stripe reported
+    stays: Stripe holds the invoice as paid, and the same payment is never recorded again.
     """
     payment = given.payments.filter(reference=reference.strip()).first()
     if payment is None:
         raise InvoiceRefused(given.number, f"no payment of it has the reference {reference!r}")
     if BankAssignment.objects.filter(payment=payment).exists():
         raise InvoiceRefused(given.number, "a line of a bank statement paid it", "Undo that: hearth payment undo.")
+    if given.channel == Invoice.Channel.STRIPE and payment.reference.startswith(STRIPE_PAYMENT):
+        remedy = "Refund it at Stripe: the return is posted here."
+        raise InvoiceRefused(given.number, "Stripe reported this payment and holds the invoice as paid", remedy)
     return undo_payment(actor, payment.id, reason)
 
 

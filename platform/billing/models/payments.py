@@ -120,6 +120,8 @@ class PaymentUndone(models.Model):
     reason = models.CharField(max_length=LONGEST_REASON)
     undone_by = models.CharField(max_length=200)
     undone_at = models.DateTimeField(db_default=Now(), editable=False)
+    #: What it had become by a credit note and was taken back from prepaid credit: so much less is to be paid.
+    credit_cents = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         verbose_name_plural = "payments undone"

@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models import Sum
 from lxml import etree
 
-from billing.accounts import balance, credits, returns
+from billing.accounts import balance, credited, credits, returns
 from billing.accounts.credits import NewCredit
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused
 from billing.invoices import crediting, registry, steps
@@ -20,8 +20,10 @@ from billing.invoices.crediting import Line
 from billing.models import CreditEntry, CreditNote, CreditRequest, Invoice, LedgerAccount, LedgerEntry
 from billing.pricing.amounts import pico_per_minor
 from notifications.models import Event
+from reconciliation import ledger
 from tenants.models import AuditEntry, Tenant
 from tests.billing.invoices.conftest import ADA, EVE, finalize
+from tests.billing.invoices.test_whole_month import receivable_pico
 
 pytestmark = pytest.mark.django_db
 PAID_ON = date(2026, 4, 10)
@@ -104,9 +106,40 @@ def test_what_was_paid_becomes_credit(acme: Tenant, invoice: Invoice) -> None:
     assert posted(Account.RECEIVABLE) == -81
     credit(invoice, 100)
     assert amounts()[1] == (100, 19, 0) and balance.of(acme.id).prepaid_pico // CENT == 38 + 119
-    payment = invoice.payments.get()
-    steps.undo_payment(ADA, payment.id, "wrong")
-    assert registry.open_cents(invoice) == 300
+
+
+def test_an_undone_payment_takes_back_the_credit_that_it_became(acme: Tenant, invoice: Invoice) -> None:
+    steps.pay(ADA, invoice, reference="Wire", paid_on=PAID_ON)
+    credit(invoice, None)
+    assert balance.of(acme.id).prepaid_pico // CENT == 381
+    steps.undo_recorded(ADA, invoice, "Wire", "it bounced")
+    invoice.refresh_from_db()
+    assert (invoice.state, registry.open_cents(invoice), balance.of(acme.id).total_pico) == ("paid", 0, 0)
+    [listed] = registry.with_paid(Invoice.objects.all())
+    assert (registry.open_cents(listed), registry.credited_cents(listed)) == (0, 381)
+    assert registry.credited_cents(invoice) == 381 and receivable_pico(acme) == 0 and ledger.verify().is_right
+
+
+def test_what_was_spent_of_that_credit_stays_to_be_paid(acme: Tenant, invoice: Invoice) -> None:
+    steps.pay(ADA, invoice, reference="Wire", paid_on=PAID_ON)
+    credit(invoice, 100)
+    refund = NewCredit(kind="refund", amount_pico=100 * CENT, reason="they leave")
+    credits.submit(ADA, acme, "refund", refund)
+    steps.undo_recorded(ADA, invoice, "Wire", "it bounced")
+    invoice.refresh_from_db()
+    assert (invoice.state, registry.open_cents(invoice)) == ("final", 381 - 19)
+    assert balance.of(acme.id).total_pico == 0 and receivable_pico(acme) == (381 - 19) * CENT
+    assert returns.tax_of(invoice, 0) == 0 and credited.kept_cents(invoice) == 100
+
+
+def test_a_payment_beside_one_that_went_back_takes_its_credit_back(acme: Tenant, invoice: Invoice) -> None:
+    for reference, cents in (("Wire", 262), ("Other", 119)):
+        steps.pay(ADA, invoice, reference=reference, paid_on=PAID_ON, amount_cents=cents)
+    credit(invoice, 100)
+    back = NewCredit(kind="return", amount_pico=262 * CENT, reason="dispute", invoice=invoice.id)
+    credits.submit(ADA, acme, "back", back)
+    steps.undo_recorded(ADA, invoice, "Other", "it bounced")
+    assert (registry.open_cents(invoice), balance.of(acme.id).total_pico) == (0, 0)
 
 
 def test_money_that_went_back_is_not_credited_too(acme: Tenant, invoice: Invoice) -> None:
