@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Prefetch
 from django.utils import timezone
 
 from billing.errors import StripeRefused, StripeUnavailable
 from billing.invoices import registry, states
-from billing.models import StripeComparison, StripeConnection, StripeFinding, StripeInvoice
+from billing.models import InvoicePayment, StripeComparison, StripeConnection, StripeFinding, StripeInvoice
 from billing.pricing.amounts import of_minor
 from billing.stripe import units
 from billing.stripe.api import Api, Object, open_api
@@ -130,7 +131,8 @@ def _payments(api: Api, comparison: StripeComparison) -> None:
 
 
 def _ours(comparison: StripeComparison, external_ids: list[str]) -> dict[str, StripeInvoice]:
-    rows = StripeInvoice.objects.select_related("mirror").prefetch_related("mirror__payments")
+    standing = Prefetch("mirror__payments", InvoicePayment.objects.filter(undone=None))
+    rows = StripeInvoice.objects.select_related("mirror").prefetch_related(standing)
     found = rows.filter(connection_id=comparison.connection_id, external_id__in=external_ids)
     return {each.external_id: each for each in found}
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from alerting import checks
 from billing.errors import InvoiceRefused, StripeUnavailable
 from billing.invoices import steps
-from billing.models import StripeComparison, StripeConnection, StripeFinding, StripeInvoice
+from billing.models import Invoice, StripeComparison, StripeConnection, StripeFinding, StripeInvoice
 from billing.stripe import api, comparison, pushing, reading
 from billing.stripe.events import STRIPE
 from tenants.models import Tenant
@@ -49,6 +49,19 @@ def test_equal_books_have_no_findings(stripe: StandIn, closed: Tenant, connectio
     read(stripe, done)
     assert kinds(connection) == []
     assert list(checks.reconciliation_gaps()) == []
+
+
+def test_a_payment_that_stripe_holds_is_not_undone_and_one_that_is_undone_is_found_missing(
+    stripe: StandIn, closed: Tenant, connection: StripeConnection
+) -> None:
+    done = push(closed)
+    payment = stripe.books.pay(done.external_id)
+    read(stripe, done)
+    mirror = Invoice.objects.get()
+    with pytest.raises(InvoiceRefused, match="Refund it at Stripe"):
+        steps.undo_recorded(ADA, mirror, f"Stripe {payment['id']}", "it bounced")
+    steps.undo_payment(ADA, mirror.payments.get().id, "as before it was refused")
+    assert ("payment", payment["id"]) in kinds(connection)
 
 
 def test_each_difference_is_found(stripe: StandIn, closed: Tenant, connection: StripeConnection) -> None:
