@@ -13,7 +13,9 @@ from django.utils import timezone
 
 from portal.formats import csv_export, table_csv
 from portal.pages import audit as audit_page
+from portal.pages.operator import tenants as tenants_page
 from portal.pages.tenant import keys as keys_page
+from tenants import registry
 from tenants.keys import keys
 from tenants.models import User
 from tests.portal import fixtures
@@ -82,3 +84,14 @@ def test_the_csv_of_a_table_keeps_the_filters_of_its_page_and_says_that_it_is_cu
     rows = table(owner, path, "audit", action="key.issued")[1:]
     assert {row[2] for row in rows} == {"key.issued"}
     assert long in rows[2][3]
+
+
+def test_the_csv_of_an_operators_table_has_all_rows(
+    world: World, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants_page, "MOST_ROWS", 1)
+    monkeypatch.setattr(tenants_page, "MAX_VERSIONS", 1)
+    registry.set_policy(fixtures.OPERATOR, world.acme.tenant, queue_seconds=7)
+    operator = signed_in(world.operator)
+    assert len(table(operator, "/portal/tenants/", "tenants")) > 2
+    assert len(table(operator, "/portal/tenants/acme/policy/", "versions")) == 1 + 2

@@ -36,11 +36,11 @@ class Entry:
     undo: ModelChange | None
 
 
-def read(model: Model) -> list[Entry]:
+def read(model: Model, *, most: int = SHOWN) -> list[Entry]:
     """Return the newest changes of a model, newest first."""
     rows = AuditEntry.objects.filter(object_kind="model", object_id=str(model.id)).order_by("-id")
     found, seen = [], set[str]()
-    for row in rows[:SHOWN]:
+    for row in rows[:most]:
         what = _SETS.get(row.action)
         undo = _before(row) if what is not None and what not in seen else None
         found.append(Entry(audit=row, command=_command(row), undo=undo))

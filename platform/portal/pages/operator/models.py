@@ -14,6 +14,7 @@ from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.fleet import model_changes, model_history, model_list
 from portal.fleet.model_changes import ModelChange
+from portal.formats.table_csv import most
 from portal.forms.engine_options import EngineOptionsForm
 from portal.forms.models import AdapterForm, ModelForm, TakeAliasForm
 from portal.pages.audit import changes
@@ -164,7 +165,10 @@ def _page(
         "listed": listed,
         "deployments": deployments,
         "take": take or TakeAliasForm(model=model),
-        "history": [(each, changes(each.audit.before, each.audit.after)) for each in model_history.read(model)],
+        "history": [
+            (each, changes(each.audit.before, each.audit.after))
+            for each in model_history.read(model, most=most(request, "history", model_history.SHOWN))
+        ],
     }
     return show(request, principal, "portal/model.html", context, active="models", status=status)
 

@@ -11,6 +11,7 @@ from redis import RedisError
 
 from billing.models import UsageExport
 from portal.access.principal import Principal, tenant_for
+from portal.formats.table_csv import most
 from portal.forms.retention import EraseForm, RetentionForm
 from portal.pages.base import form_action, operator_page, show
 from retention import erasure, partition_list, policy, preview
@@ -36,9 +37,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     context = {
         "form": form,
         "due": preview.read(),
-        "versions": RetentionPolicy.objects.order_by("-version")[:MAX_VERSIONS],
+        "versions": RetentionPolicy.objects.order_by("-version")[: most(request, "versions", MAX_VERSIONS)],
         "partitions": partition_list.by_month(partition_list.read()),
-        "exports": UsageExport.objects.order_by("-id")[:MAX_EXPORTS],
+        "exports": UsageExport.objects.order_by("-id")[: most(request, "exports", MAX_EXPORTS)],
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/retention.html", context, active="retention", status=status)

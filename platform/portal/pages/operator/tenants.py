@@ -19,6 +19,7 @@ from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import query_params
+from portal.formats.table_csv import most
 from portal.forms.base import PageForm
 from portal.forms.billing.cost_centres import CostCentreForm
 from portal.forms.policy import PolicyForm
@@ -84,7 +85,7 @@ def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantFor
     rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in found]
     if (key := SORTS[sort][1]) is not None:
         rows.sort(key=lambda row: key(row["usage"]), reverse=True)
-    listed = rows if "all" in request.GET else rows[:MOST_ROWS]
+    listed = rows if "all" in request.GET else rows[: most(request, "tenants", MOST_ROWS)]
     context = {
         "rows": listed,
         "count": len(rows),
@@ -162,7 +163,8 @@ def _show_policy(
 ) -> HttpResponse:
     """Show the page, with the form that was refused if there is one."""
     with as_tenant(TenantId(tenant.id)):
-        versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
+        newest = TenantPolicy.objects.filter(tenant=tenant).order_by("-version")
+        versions = list(newest[: most(request, "versions", MAX_VERSIONS)])
     forms: dict[str, PageForm] = {
         "form": form or PolicyForm(policy=versions[0]),
         "regions_form": regions_form or RegionsForm(initial={"allowed_regions": tenant.allowed_regions}),

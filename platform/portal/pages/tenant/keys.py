@@ -8,11 +8,11 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -195,18 +195,18 @@ def _show_keys(
 
     ``secret`` is the secret of ``new``, or None when it was shown before.
     """
-    count = max(most(request, table, MAX_ROWS) for table in ("keys", "ended-keys"))
     with as_tenant(TenantId(tenant.id)):
         rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
-        listed = list(rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")[:count])
+        of_api = rows.filter(purpose=ApiKey.Purpose.API).order_by("-id")
+        has_ended = ~Q(revoked_at=None) | Q(expires_at__lte=Now())
+        live = list(of_api.exclude(has_ended)[: most(request, "keys", MAX_ROWS)])
+        ended = list(of_api.filter(has_ended)[: most(request, "ended-keys", MAX_ROWS)])
         of_playground = rows.filter(purpose=ApiKey.Purpose.PLAYGROUND, revoked_at=None, expires_at__gt=Now())
         playing = list(of_playground.order_by("name")[: most(request, "playground-keys", MAX_ROWS)])
-        here = key_makers.present(tenant, listed)
-    notes = key_makers.notes(listed, here) if principal.is_owner_of(tenant.id) else {}
-    now = timezone.now()
-    ended = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
+        here = key_makers.present(tenant, live)
+    notes = key_makers.notes(live, here) if principal.is_owner_of(tenant.id) else {}
     context = {
-        "live": [(key, notes.get(key.created_by_id or 0, "")) for key in listed if key not in ended],
+        "live": [(key, notes.get(key.created_by_id or 0, "")) for key in live],
         "ended": ended,
         "playing": playing,
         "new": new,

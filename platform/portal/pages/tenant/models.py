@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET
 
 from portal.access.addresses import api_base
 from portal.access.principal import Principal, tenant_for
+from portal.formats.table_csv import most
 from portal.pages.base import page, show
 from portal.reporting import tenant_catalogue
 from portal.reporting.tenant_catalogue import CatalogueModel
@@ -42,7 +43,9 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     """List the models that the tenant may call, those that have retired at the end."""
     tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
-        rows = list(tenant_catalogue.visible(tenant, principal).order_by("name")[:MOST_MODELS])
+        rows = list(
+            tenant_catalogue.visible(tenant, principal).order_by("name")[: most(request, "catalogue", MOST_MODELS)]
+        )
     found = tenant_catalogue.read(tenant, tenant_catalogue.names(rows))
     shown = sorted(found, key=lambda each: (each.has_retired, each.name))
     context = {"rows": [(each, _known(each)) for each in shown]}

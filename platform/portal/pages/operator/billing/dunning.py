@@ -19,6 +19,7 @@ from billing.invoices import registry
 from billing.models import Issuer
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, show
 from tenants import error_text
 from tenants.errors import NotFound, TenantError
@@ -108,8 +109,8 @@ def _id(text: str) -> UUID:
 def _page(request: HttpRequest, principal: Principal, *, problem: str = "") -> HttpResponse:
     now, current, typed = timezone.now(), policy.of_issuer(), request.POST
     context = {
-        "cases": cases.read(now, most=SHOWN),
-        "holds": _with_slugs(),
+        "cases": cases.read(now, most=most(request, "cases", SHOWN)),
+        "holds": _with_slugs(most(request, "holds", SHOWN)),
         "suspended": cases.suspended(),
         "last_run": cases.last_run(),
         "issuers": list(Issuer.objects.order_by("name")),
@@ -125,7 +126,7 @@ def _page(request: HttpRequest, principal: Principal, *, problem: str = "") -> H
     )
 
 
-def _with_slugs() -> list[tuple[Any, str]]:
-    rows = list(holds.of_all()[:SHOWN])
+def _with_slugs(count: int) -> list[tuple[Any, str]]:
+    rows = list(holds.of_all()[:count])
     slugs = dict(Tenant.objects.filter(id__in={each.tenant_id for each in rows}).values_list("id", "slug"))
     return [(each, slugs[each.tenant_id]) for each in rows]

@@ -29,6 +29,7 @@ from billing.reports.statements import Month
 from billing.stripe import pushing
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
+from portal.formats.table_csv import most
 from portal.forms.billing.mirror import MirrorForm
 from portal.pages.base import form_action, operator_page, show
 from portal.reporting import periods
@@ -93,7 +94,10 @@ def _open(request: HttpRequest, principal: Principal, today: date) -> HttpRespon
         "is_open": True,
         "months": periods.past_months(today, MONTHS),
         "open_count": found.count(),
-        "rows": [(slugs[each.tenant_id], invoice_list.row(each, today)) for each in found[:MOST_OPEN]],
+        "rows": [
+            (slugs[each.tenant_id], invoice_list.row(each, today))
+            for each in found[: most(request, "open-invoices", MOST_OPEN)]
+        ],
         "has_issuer": Issuer.objects.filter(is_default=True).exists(),
         "form": MirrorForm(),
         "most": MOST_OPEN,

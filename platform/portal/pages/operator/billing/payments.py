@@ -18,6 +18,7 @@ from billing.payments import assignment, bank_file, bank_statement, importing, r
 from billing.payments.importing import Imported, Report
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
+from portal.formats.table_csv import most
 from portal.pages.base import operator_page, show
 from tenants import error_text
 from tenants.errors import TenantError
@@ -98,7 +99,7 @@ def _page(
         )
     )
     context = {
-        "lines": rows.order_by("-id")[:SHOWN],
+        "lines": rows.order_by("-id")[: most(request, "lines", SHOWN)],
         "state": chosen,
         "states": STATES,
         "state_label": STATES[chosen],

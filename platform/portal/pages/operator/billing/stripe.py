@@ -17,6 +17,7 @@ from billing.models import CreditRequest, Issuer, StripeConnection, StripeInvoic
 from billing.reports.statements import Month
 from billing.stripe import comparison, connections, followups, pushing
 from portal.access.principal import Principal, tenant_for
+from portal.formats.table_csv import most
 from portal.forms.billing.stripe import StripeForm
 from portal.pages.base import operator_page, show
 from portal.reporting import periods
@@ -25,6 +26,7 @@ from tenants.models import Tenant
 
 #: Rows of each table; the API has all invoices.
 SHOWN = 100
+EVENTS_SHOWN = 20
 SHAPES = {"paid": "ok", "open": "busy", "draft": "busy", "void": "off", "uncollectible": "bad"}
 
 
@@ -108,7 +110,7 @@ def _show(
         "endpoint": request.build_absolute_uri(f"/api/v1/stripe/webhooks/{issuer.name}"),
     }
     if connection is not None:
-        invoices = connection.invoices.select_related("mirror").order_by("-id")[:SHOWN]
+        invoices = connection.invoices.select_related("mirror").order_by("-id")[: most(request, "invoices", SHOWN)]
         slugs = dict(Tenant.objects.filter(id__in={each.tenant_id for each in invoices}).values_list("id", "slug"))
         last = comparison.latest(connection)
         done = comparison.latest(connection, finished=True)
@@ -117,10 +119,10 @@ def _show(
             "secrets": list(connection.webhook_secrets.order_by("-id")),
             "invoices": [(each, slugs[each.tenant_id], SHAPES.get(each.status, "busy")) for each in invoices],
             "followups": followups.listed(connection),
-            "events": list(connection.events.order_by("-id")[:20]),
+            "events": list(connection.events.order_by("-id")[: most(request, "events", EVENTS_SHOWN)]),
             "last": last,
             "done": done,
-            "findings": list(done.findings.order_by("id")[:SHOWN]) if done else [],
+            "findings": list(done.findings.order_by("id")[: most(request, "findings", SHOWN)]) if done else [],
         }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/stripe.html", context, active="invoices", status=status)
