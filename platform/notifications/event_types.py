@@ -94,7 +94,7 @@ _OF_INVOICES = {
     "month": "The month that it is for, as YYYY-MM.",
     "currency": "Currency of the amounts.",
     "total": "Its total with tax.",
-    "due": "What is to be paid, after credits and earlier payments.",
+    "due": "What is to be paid, after credit, credit notes and payments of an earlier invoice of the month.",
     "issued_on": "Its date.",
     "due_on": "When it is to be paid.",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from billing.accounts import mail_addresses
+from billing.invoices import registry
 from billing.models import Invoice
 from billing.pricing.amounts import of_minor
 from notifications import outbox
@@ -15,6 +16,7 @@ from tenants.models import Tenant
 def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: Any) -> None:
     """Write the event, once for each invoice; with ``of``, once for each thing of it. ``more``: further fields."""
     tenant = Tenant.objects.get(id=invoice.tenant_id)
+    due_cents = invoice.total_cents - invoice.applied_cents - registry.credited_cents(invoice)
     outbox.emit(
         event_type,
         tenant=tenant,
@@ -25,7 +27,7 @@ def announce(event_type: EventType, invoice: Invoice, *, of: str = "", **more: A
             "month": f"{invoice.year}-{invoice.month:02}",
             "currency": invoice.currency,
             "total": of_minor(invoice.total_cents, invoice.currency),
-            "due": of_minor(invoice.total_cents - invoice.applied_cents, invoice.currency),
+            "due": of_minor(due_cents, invoice.currency),
             "issued_on": invoice.issued_on.isoformat(),
             "due_on": invoice.due_on.isoformat(),
             **more,

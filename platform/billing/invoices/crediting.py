@@ -217,7 +217,8 @@ def _post(actor: Actor, invoice: Invoice, tenant: Tenant, request: CreditRequest
     if 0 < settled == before:
         invoice.state, invoice.paid_at = states.PAID, timezone.now()
         invoice.save(update_fields=["state", "paid_at"])
-        announce(INVOICE_PAID, invoice)
+        if registry.paid_cents(invoice) or invoice.applied_cents:
+            announce(INVOICE_PAID, invoice)  # not if credit notes alone settled it: nobody is thanked for those
         suspension.settled(actor, invoice, timezone.now())
     facts = {
         "credit_note": note.number,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from lxml import etree
 from billing.accounts import balance, credited, credits, returns
 from billing.accounts.credits import NewCredit
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused
-from billing.invoices import crediting, registry, steps
+from billing.invoices import crediting, overdue, registry, steps
 from billing.invoices.crediting import Line
 from billing.models import CreditEntry, CreditNote, CreditRequest, Invoice, LedgerAccount, LedgerEntry
 from billing.pricing.amounts import pico_per_minor
@@ -106,6 +106,15 @@ def test_what_was_paid_becomes_credit(acme: Tenant, invoice: Invoice) -> None:
     assert posted(Account.RECEIVABLE) == -81
     credit(invoice, 100)
     assert amounts()[1] == (100, 19, 0) and balance.of(acme.id).prepaid_pico // CENT == 38 + 119
+
+
+def test_what_was_credited_is_neither_due_nor_thanked_for(invoice: Invoice) -> None:
+    credit(invoice, 100)
+    overdue.note(datetime(2026, 6, 1, tzinfo=UTC))
+    assert Event.objects.get(type="hearth.invoice.overdue.v1").data["due"] == "2.62"
+    credit(invoice, None)
+    invoice.refresh_from_db()
+    assert invoice.state == "paid" and not Event.objects.filter(type="hearth.invoice.paid.v1").exists()
 
 
 def test_an_undone_payment_takes_back_the_credit_that_it_became(acme: Tenant, invoice: Invoice) -> None:

@@ -116,6 +116,9 @@ def test_a_part_of_an_invoice_is_credited(hearth: Hearth, tmp_path: Path, settin
     assert waits.startswith("It waits for a second person: hearth credit approve acme ")
     approve = waits.rpartition(": hearth ")[2].split()
     assert "requested it; a second person confirms it" in hearth(*approve).stderr
+    hearth("credit", "reject", *approve[2:])
+    again = hearth(*credit, "--rest", "--key", "c3")
+    assert (again.returncode, "c3 was rejected. Use a new key" in again.stderr) == (1, True)
     html = tmp_path / "note.html"
     hearth("invoice", "download", "INV-000001", "--kind", "html", "--note", "CN-000001", "--output", str(html))
     assert "Another" in html.read_text()

@@ -276,6 +276,8 @@ def credit(
             slug = Tenant.objects.get(id=found.tenant_id).slug
             print(f"It waits for a second person: hearth credit approve {slug} {request.id}")
             return
+        if request.state == "rejected":
+            raise PreflightError(f"The credit note under the key {key} was rejected.", "Use a new key.")
         note = request.credit_note
         open_text = f"Open of {found.number}: {_open(_find(number))} {found.currency}."
     total = f"{_money(note.total_cents, note.invoice.currency)} {note.invoice.currency}"

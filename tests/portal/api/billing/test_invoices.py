@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from billing.accounts import account
 from billing.invoices import finalizing, issuers, steps
-from billing.models import Invoice, InvoicePayment
+from billing.models import CreditRequest, Invoice, InvoicePayment
 from billing.months import closing
 from billing.reports.statements import Month
 from portal.api.billing import invoices as invoices_api
@@ -155,7 +155,7 @@ def test_the_tenants_billing_people_read_their_own_invoices_and_nobody_elses(
 
 
 def test_a_part_is_credited_in_the_api_and_on_the_page(
-    signed_in: SignIn, as_operator: APIClient, invoice: Invoice, closed: World
+    signed_in: SignIn, as_operator: APIClient, invoice: Invoice, closed: World, settings: Any
 ) -> None:
     path, body = f"{INVOICES}/{invoice.id}", {"reason": "SLA", "lines": [{"text": "An hour", "net_cents": 100}]}
     assert error_of(post(as_operator, f"{path}/credit-notes", body))["param"] == "Idempotency-Key"
@@ -181,6 +181,12 @@ def test_a_part_is_credited_in_the_api_and_on_the_page(
     )
     done = browser.post(f"{page}change/", form | {"amount": "0.50", "text": "Half"}, follow=True).content.decode()
     assert "CN-000002 credits $0.60." in done and "$1.50 are left" in done
+    settings.CREDIT_APPROVAL_ABOVE = 0
+    waits = browser.post(f"{page}change/", form | {"amount": "0.50", "key": "c"}, follow=True).content.decode()
+    assert "It waits for a second person" in waits
+    CreditRequest.objects.filter(key="c").update(state="rejected")
+    again = browser.post(f"{page}change/", form | {"amount": "0.50", "key": "c"}, follow=True).content.decode()
+    assert "this credit note was rejected" in again
     owner = signed_in(closed.acme.owner)
     assert 'data-testid="credit"' not in owner.get(page).content.decode()
     for number, text in (("CN-000001", b"An hour"), ("CN-000002", b"Half")):

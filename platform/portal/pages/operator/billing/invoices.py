@@ -186,6 +186,8 @@ def _credit(request: HttpRequest, principal: Principal, found: Invoice) -> str:
     )
     if asked.state == CreditRequest.State.PENDING:
         return "It waits for a second person, who approves it on the tenant's page Billing."
+    if asked.state == CreditRequest.State.REJECTED:
+        raise InvoiceRefused(found.number, "this credit note was rejected", "Fill in the form of the page again.")
     return f"{asked.credit_note.number} credits {invoice_list.cents(asked.credit_note.total_cents, found.currency)}."
 
 
