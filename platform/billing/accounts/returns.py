@@ -63,15 +63,15 @@ def lock(tenant_id: UUID, invoice_id: UUID) -> Invoice:
 def tax_of(invoice: Invoice, amount_pico: int) -> int:
     """Return the tax in pico-units within an amount of a locked invoice that goes back.
 
-    It is the invoice's tax by the share of its total, rounded half up with what went back before: once all went back,
-    so did the tax, exactly. Raises BadCredit for a void invoice, and for more than what was paid and is still here.
+    It is the invoice's tax by the share of its total, rounded half up with what went back or was credited before: once
+    that is all of it, it is all of the tax, exactly. Raises BadCredit for a void invoice, and for more than what was paid and is still here.
     """
     if invoice.state == Invoice.State.VOID:
         raise BadCredit(
             "invoice", f"{invoice.number} is void: give the one that replaces it, for which its payments count"
         )
     per_cent = amounts.pico_per_minor(invoice.currency)
-    before, tax_before = _sums(invoice)
+    before = returned_cents(invoice)
     left_cents = max(0, paid_cents(invoice) - before - credited.kept_cents(invoice))
     cents = amount_pico // per_cent
     if cents > left_cents:
@@ -80,8 +80,10 @@ def tax_of(invoice: Invoice, amount_pico: int) -> int:
             "amount_pico",
             f"use at most {left}, which was paid for {invoice.number} and neither went back nor became credit",
         )
-    total = invoice.total_cents
-    tax = (2 * invoice.tax_cents * (before + cents) + total) // (2 * total) - tax_before
+    notes = invoice.returns.filter(kind=CreditRequest.Kind.CREDIT_NOTE).exclude(state=CreditRequest.State.REJECTED)
+    credited_sum, tax_credited = _totals(notes, invoice.currency)
+    total, gone = invoice.total_cents, before + credited_sum + cents
+    tax = (2 * invoice.tax_cents * gone + total) // (2 * total) - returned_tax_cents(invoice) - tax_credited
     return max(0, min(tax, cents)) * per_cent
 
 
@@ -113,8 +115,13 @@ def take_back(first: CreditEntry, request: CreditRequest) -> None:
 def _sums(invoice: Invoice) -> tuple[int, int]:
     """Return what went back of an invoice, and the tax within it, in minor units."""
     rows = standing(CreditRequest.objects.filter(tenant_id=invoice.tenant_id, invoice=invoice))
+    return _totals(rows, invoice.currency)
+
+
+def _totals(rows: QuerySet[CreditRequest], currency: str) -> tuple[int, int]:
+    """Return the sum of requests and of their tax, in minor units."""
     found = rows.aggregate(amount=Sum("amount_pico", default=0), tax=Sum("tax_pico", default=0))
-    per_cent = amounts.pico_per_minor(invoice.currency)
+    per_cent = amounts.pico_per_minor(currency)
     return int(found["amount"]) // per_cent, int(found["tax"]) // per_cent
 
 

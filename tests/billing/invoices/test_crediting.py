@@ -163,6 +163,14 @@ def test_money_that_went_back_is_not_credited_too(acme: Tenant, invoice: Invoice
         returns.tax_of(invoice, CENT)
 
 
+def test_what_is_credited_and_what_goes_back_have_all_of_the_tax_together(acme: Tenant, invoice: Invoice) -> None:
+    steps.pay(ADA, invoice, reference="Wire", paid_on=PAID_ON)
+    credit(invoice, 171)
+    assert amounts() == [(171, 32, 0)]
+    back = NewCredit(kind="return", amount_pico=178 * CENT, reason="dispute", invoice=invoice.id)
+    assert credits.submit(ADA, acme, "back", back)[0].tax_pico == (61 - 32) * CENT
+
+
 def test_above_the_limit_a_second_person_approves_it(settings: Any, acme: Tenant, invoice: Invoice) -> None:
     settings.CREDIT_APPROVAL_ABOVE = 2
     asked = credit(invoice, 300)
