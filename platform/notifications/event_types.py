@@ -144,7 +144,7 @@ INVOICE_CREDITED = EventType(
         "credit_note": "Number of the credit note.",
         "credited": "Its amount with tax.",
         "open": "What is still to be paid of the invoice.",
-        "to_credit": "What had been paid already and is prepaid credit now.",
+        "to_credit": "What had been paid already and is credit now.",
         "reason": "Why.",
     },
     mail_roles=(OWNER, ADMIN, BILLING),

@@ -64,7 +64,8 @@ def tax_of(invoice: Invoice, amount_pico: int) -> int:
     """Return the tax in pico-units within an amount of a locked invoice that goes back.
 
     It is the invoice's tax by the share of its total, rounded half up with what went back or was credited before: once
-    that is all of it, it is all of the tax, exactly. Raises BadCredit for a void invoice, and for more than what was paid and is still here.
+    that is all of it, it is all of the tax, exactly. Raises BadCredit for a void invoice, and for more than what was
+    paid and is still here.
     """
     if invoice.state == Invoice.State.VOID:
         raise BadCredit(

@@ -1,6 +1,6 @@
 """Credit a part of an invoice: a credit note of lines without tax, with the tax of the invoice's rate.
 
-What was still to be paid is less by it; what had been paid already becomes prepaid credit. All credit notes of an
+What was still to be paid is less by it; what had been paid already becomes credit. All credit notes of an
 invoice, those that wait for a second person, and payments that went back are together at most the invoice.
 """
 
@@ -15,8 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing import second_person
-from billing.accounts import balance, credits, entries, returns
-from billing.accounts.balance import Part
+from billing.accounts import balance, credited, credits, returns
 from billing.errors import CreditRefused, InvoiceRefused
 from billing.invoices import drafting, issuers, postings, registry, states, steps, suspension
 from billing.invoices.announcing import announce
@@ -233,16 +232,14 @@ def _post(actor: Actor, invoice: Invoice, tenant: Tenant, request: CreditRequest
 
 
 def _keep(invoice: Invoice, tenant: Tenant, note: CreditNote) -> None:
-    """Make what had been paid of a credit note prepaid credit. Raises CreditRefused for too much of it."""
+    """Make what had been paid of a credit note credit. Raises CreditRefused for too much of it."""
     pico = (note.total_cents - note.settled_cents) * pico_per_minor(invoice.currency)
     if not pico:
         return
     if balance.of(tenant.id).total_pico + pico > credits.LARGEST_BALANCE_PICO:
         most = f"{units(credits.LARGEST_BALANCE_PICO, invoice.currency)} {invoice.currency}"
         raise CreditRefused(tenant.slug, f"its credit would be above {most}", "Refund some of it first.")
-    source, part = f"credit_note:{note.id}:credit", Part(promotion_id=None, left_pico=0)
-    kind = entries.Kind.OVERPAID
-    entries.add(tenant.id, invoice.currency, part, kind, pico, source=source, request=note.request)
+    credited.keep(invoice, note, returns.paid_cents(invoice) - returns.returned_cents(invoice))
 
 
 def _content(invoice: Invoice, request: CreditRequest, tax_cents: int, number: str, issued_on: date) -> Content:

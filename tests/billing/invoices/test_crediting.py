@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db import connections
 from django.db.models import Sum
+from django.utils import timezone
 from lxml import etree
 
 from billing.accounts import balance, credited, credits, returns
@@ -106,6 +107,23 @@ def test_what_was_paid_becomes_credit(acme: Tenant, invoice: Invoice) -> None:
     assert posted(Account.RECEIVABLE) == -81
     credit(invoice, 100)
     assert amounts()[1] == (100, 19, 0) and balance.of(acme.id).prepaid_pico // CENT == 38 + 119
+
+
+def test_what_a_promotion_had_paid_becomes_promotion_again_and_no_cash(acme: Tenant) -> None:
+    until = timezone.now() + timedelta(days=30)
+    for key, cents in (("one", 200), ("two", 100)):
+        gift = NewCredit(kind="promotion", amount_pico=cents * CENT, expires_at=until)
+        credits.submit(ADA, acme, key, gift)
+    invoice = finalize(acme)
+    steps.pay(ADA, invoice, reference="Wire", paid_on=PAID_ON)
+    credit(invoice, 100)  # 1.19, of which money had paid 0.81 and the second promotion 0.38
+    found = balance.of(acme.id)
+    assert (found.prepaid_pico, [each.left_pico for each in found.promotions]) == (81 * CENT, [38 * CENT])
+    credit(invoice, None)
+    found = balance.of(acme.id)
+    assert (found.prepaid_pico, [each.left_pico // CENT for each in found.promotions]) == (81 * CENT, [200, 100])
+    steps.undo_recorded(ADA, invoice, "Wire", "it bounced")
+    assert balance.of(acme.id).prepaid_pico == registry.open_cents(invoice) == 0 and ledger.verify().is_right
 
 
 def test_what_was_credited_is_neither_due_nor_thanked_for(invoice: Invoice) -> None:

@@ -251,7 +251,7 @@ def credit(
 ) -> None:
     """Credit a part of the invoice NUMBER, by a credit note with its tax.
 
-    What is still open is less by it; what was paid already becomes prepaid credit. Large amounts wait for a second
+    What is still open is less by it; what was paid already becomes credit. Large amounts wait for a second
     person.
 
     \b

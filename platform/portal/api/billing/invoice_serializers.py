@@ -31,7 +31,7 @@ class PartialCreditNoteSerializer(CreditNoteSerializer):
     tax_cents = serializers.IntegerField(read_only=True)
     total_cents = serializers.IntegerField(read_only=True)
     settled_cents = serializers.IntegerField(
-        read_only=True, help_text="What of it was not paid yet and is not to be paid. The rest is prepaid credit."
+        read_only=True, help_text="What of it was not paid yet and is not to be paid. The rest is credit."
     )
     reason = serializers.CharField(source="request.reason", read_only=True)
 
