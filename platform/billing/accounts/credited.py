@@ -37,12 +37,11 @@ def keep(invoice: Invoice, note: CreditNote, money_cents: int) -> None:
     money_cents += taken_cents(invoice)
     parts: dict[UUID | None, int] = {None: min(rest, max(0, money_cents))}
     rest -= parts[None]
-    for promotion_id in dict.fromkeys(
-        paid.exclude(promotion=None).order_by("-id").values_list("promotion_id", flat=True)
-    ):
-        of_it = [f"{each}:{promotion_id}" for each in sources]
-        parts[promotion_id] = min(rest, _paid_cents(paid.filter(promotion_id=promotion_id), of_it, one))
-        rest -= parts[promotion_id]
+    used = paid.exclude(promotion=None).order_by("-id").values_list("promotion_id", flat=True)
+    for each in dict.fromkeys(used):
+        of_it = [f"{source}:{each}" for source in sources]
+        parts[each] = min(rest, _paid_cents(paid.filter(promotion_id=each), of_it, one))
+        rest -= parts[each]
     parts[None] += rest
     request: CreditRequest | None = note.request
     for promotion_id, cents in parts.items():

@@ -258,7 +258,7 @@ def test_an_operator_makes_and_changes_invoices_on_pages(signed_in: SignIn, clos
     )
     assert "Recorded: $1.50." in paid.content.decode() and "Wire 1" in paid.content.decode()
     back = {"action": "unpay", "reference": "Wire 1", "reason": "bounced"}
-    assert "that much of INV-000001 is open again" in browser.post(change, back, follow=True).content.decode()
+    assert "$3.57 of INV-000001 are open now" in browser.post(change, back, follow=True).content.decode()
     void = browser.post(change, {"action": "void", "reason": "wrong <b>name</b>"}, follow=True).content.decode()
     assert "taken back by CN-000001" in void and "wrong &lt;b&gt;name" in void and "invoice.voided" in void
     note = browser.get(f"{PAGE}{found.id}/html/?of=credit_note")

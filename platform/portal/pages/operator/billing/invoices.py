@@ -160,10 +160,11 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
             amount = invoice_list.cents(payment.amount_cents, found.currency)
             return f"{'Recorded' if new else 'Recorded already'}: {amount}."
         case "unpay":
-            steps.undo_recorded(
+            found = steps.undo_recorded(
                 principal.actor, found, request.POST.get("reference", ""), request.POST.get("reason", "")
             )
-            return f"The payment was taken back; that much of {found.number} is open again."
+            is_open = invoice_list.cents(registry.open_cents(found), found.currency)
+            return f"The payment was taken back; {is_open} of {found.number} are open now."
         case "void":
             note = steps.void(principal.actor, found, request.POST.get("reason", ""))
             return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
