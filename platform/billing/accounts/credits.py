@@ -143,9 +143,10 @@ def reject(actor: Actor, tenant: Tenant, request_id: UUID) -> CreditRequest:
 
 
 def pending(tenant: Tenant | None = None) -> list[CreditRequest]:
-    """Return what waits for a second person, of a tenant or of all, the newest first."""
-    rows = CreditRequest.objects.filter(state=State.PENDING).select_related("refers_to").order_by("-id")
-    return list(rows if tenant is None else rows.filter(tenant_id=tenant.id))
+    """Return what waits for a second person, of a tenant or of all, the newest first, with its invoices."""
+    rows = CreditRequest.objects.filter(state=State.PENDING).select_related("refers_to", "invoice")
+    found = rows.defer("invoice__document").order_by("-id")
+    return list(found if tenant is None else found.filter(tenant_id=tenant.id))
 
 
 def history(tenant: Tenant) -> QuerySet[CreditEntry]:

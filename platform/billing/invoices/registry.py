@@ -107,10 +107,13 @@ def credited_cents(invoice: Invoice) -> int:
 
 
 def with_paid(rows: QuerySet[Invoice]) -> QuerySet[Invoice]:
-    """Return the invoices with what was paid for each and its credit notes, so that a list reads them at once."""
+    """Return the invoices with what was paid for each and its credit notes, so that a list reads them at once.
+
+    Documents, of up to thousands of lines, are not read.
+    """
     notes = Prefetch("credit_notes", CreditNote.objects.defer("document").order_by("id"))
     found = rows.annotate(paid_sum=PAID_CENTS, credited_sum=CREDITED_CENTS)
-    return found.select_related("replaces").prefetch_related(notes)
+    return found.select_related("replaces").defer("document", "replaces__document").prefetch_related(notes)
 
 
 def in_state(rows: QuerySet[Invoice], state: str, today: date) -> QuerySet[Invoice]:

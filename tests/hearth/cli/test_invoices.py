@@ -115,6 +115,7 @@ def test_a_part_of_an_invoice_is_credited(hearth: Hearth, tmp_path: Path, settin
     waits = hearth(*credit, "--rest", "--key", "c3").stdout
     assert waits.startswith("It waits for a second person: hearth credit approve acme ")
     approve = waits.rpartition(": hearth ")[2].split()
+    assert re.search(r"INV-000001 +Credit for INV-000001 1\.50 ", hearth("credit", "pending").stdout)
     assert "requested it; a second person confirms it" in hearth(*approve).stderr
     hearth("credit", "reject", *approve[2:])
     again = hearth(*credit, "--rest", "--key", "c3")

@@ -267,13 +267,17 @@ def _print_total(tenant: str) -> None:
 
 
 def _pending_row(request: Any, tenant: str) -> dict[str, str]:
-    from billing.pricing.amounts import units
+    from billing.pricing.amounts import of_minor, units
 
+    lines = [f"{each['text']} {of_minor(each['net_cents'], request.currency)}" for each in request.lines or ()]
     return {
         "request": str(request.id),
         "tenant": tenant,
         "kind": request.kind,
         "amount": f"{units(int(request.amount_pico), request.currency)} {request.currency}",
+        "tax": units(int(request.tax_pico), request.currency),
+        "invoice": request.invoice.number if request.invoice else "",
+        "lines": "; ".join(lines),
         "reason": request.reason,
         "by": request.requested_by,
     }

@@ -76,6 +76,13 @@ class CreditSerializer(serializers.Serializer[Balance]):
     )
 
 
+class CreditNoteLineSerializer(serializers.Serializer[Any]):
+    """A line of a credit note."""
+
+    text = serializers.CharField(read_only=True)
+    net_cents = serializers.IntegerField(read_only=True, help_text="Without tax.")
+
+
 class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
     """A change that was asked for."""
 
@@ -93,6 +100,9 @@ class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
         source="invoice_id", read_only=True, allow_null=True, help_text="Of a return and a credit note: its invoice."
     )
     tax_pico = serializers.IntegerField(read_only=True, help_text="Of both: the tax within the amount.")
+    lines = CreditNoteLineSerializer(
+        many=True, read_only=True, allow_null=True, help_text="Of a credit note: what is credited, without tax."
+    )
     credit_note = serializers.CharField(
         source="credit_note.number", default=None, read_only=True, allow_null=True, help_text="The number that it got."
     )
@@ -107,7 +117,8 @@ class CreditRequestSerializer(serializers.Serializer[CreditRequest]):
 
     def get_entry(self, request: CreditRequest) -> UUID | None:
         """Return the entry's id."""
-        return CreditEntry.objects.filter(request=request).values_list("id", flat=True).first()
+        entry: CreditEntry | None = getattr(request, "entry", None)
+        return None if entry is None else entry.id
 
 
 class CreditEntrySerializer(serializers.Serializer[CreditEntry]):
@@ -249,7 +260,8 @@ class CreditRequestsView(ApiView):
         page, state = pagination.page_request(request), request.query_params.get("state")
         if state is not None and state not in CreditRequest.State.values:
             raise BadQuery("state", state, f"one of {', '.join(CreditRequest.State.values)}")
-        rows = CreditRequest.objects.all() if state is None else CreditRequest.objects.filter(state=state)
+        every = CreditRequest.objects.select_related("credit_note", "entry").defer("credit_note__document")
+        rows = every if state is None else every.filter(state=state)
         found = pagination.read_page(rows, page)
         return Response(pagination.page_document(found, CreditRequestSerializer, page.limit))
 

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.db.models import Sum
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -184,6 +186,17 @@ def test_a_part_is_credited_in_the_api_and_on_the_page(
     settings.CREDIT_APPROVAL_ABOVE = 0
     waits = browser.post(f"{page}change/", form | {"amount": "0.50", "key": "c"}, follow=True).content.decode()
     assert "It waits for a second person" in waits
+    for address in ("/portal/billing/", "/portal/tenants/acme/billing/"):  # what a second person approves
+        about = browser.get(address).content.decode()
+        assert f'{invoice.id}/">INV-000001</a><br>Credit for INV-000001: $0.50<br>' in about and "$0.09 of tax" in about
+    counts = []
+    for limit in (1, 3):
+        with CaptureQueriesContext(connection) as queries:
+            listed = as_operator.get(f"/api/v1/credit-requests?limit={limit}").json()["data"]
+        counts.append(len(queries))
+    assert counts[0] == counts[1] and len(listed) == 3
+    assert listed[0]["lines"] == [{"text": "Credit for INV-000001", "net_cents": 50}]
+    assert [each["credit_note"] for each in listed] == [None, "CN-000002", "CN-000001"]
     CreditRequest.objects.filter(key="c").update(state="rejected")
     again = browser.post(f"{page}change/", form | {"amount": "0.50", "key": "c"}, follow=True).content.decode()
     assert "this credit note was rejected" in again
