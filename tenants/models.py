@@ -31,7 +31,7 @@ class User(AbstractUser):
         FINANCE = "finance"
         ADMIN = "admin"
 
-    #: What an operator may change (``portal.access.operator_rights``); without a meaning for everybody else.
+    #: What an operator may change (``portal.access.rights.operator_rights``); without a meaning for everybody else.
     operator_role = models.CharField(
         max_length=16, choices=OperatorRole.choices, default=OperatorRole.ADMIN, db_default=OperatorRole.ADMIN
     )

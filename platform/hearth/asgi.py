@@ -103,8 +103,8 @@ class PortalRole:
         from channels.security.websocket import AllowedHostsOriginValidator
         from django.core.asgi import get_asgi_application
 
-        from portal.access.load_limits import LoadLimits
-        from portal.access.paths import is_inference
+        from portal.access.requests.load_limits import LoadLimits
+        from portal.access.requests.paths import is_inference
         from portal.routing import websocket_urlpatterns
 
         self._serves_inference = serves_inference

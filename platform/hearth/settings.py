@@ -59,8 +59,8 @@ MIDDLEWARE = [
     "gateway.views.closing",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "portal.access.request_ids.add",
-    "portal.access.response_headers.add",
+    "portal.access.requests.request_ids.add",
+    "portal.access.requests.response_headers.add",
     "portal.access.confinement.end_with_request",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -68,7 +68,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "portal.access.identity.provider_sessions.Confirm",
-    "portal.access.languages.LocaleMiddleware",
+    "portal.access.requests.languages.LocaleMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -122,7 +122,7 @@ ACCOUNT_FORMS = {"reset_password": "portal.access.identity.account.ResetForm"}
 SOCIALACCOUNT_ADAPTER = "portal.access.identity.social.SocialAdapter"
 SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
 SOCIALACCOUNT_STORE_TOKENS = False
-# Wrong passwords are counted by ``portal.access.login_throttle``, for all processes together.
+# Wrong passwords are counted by ``portal.access.requests.login_throttle``, for all processes together.
 # Codes of a second factor are counted by allauth: five wrong ones in five minutes for a person.
 ACCOUNT_RATE_LIMITS = {"login": "", "login_failed": "5/300s/key"}
 MFA_ADAPTER = "portal.access.identity.mfa.MfaAdapter"
@@ -186,7 +186,7 @@ REST_FRAMEWORK: dict[str, Any] = {
         "portal.api.authentication.PortalSession",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["portal.api.authentication.MayRead"],
-    "DEFAULT_THROTTLE_CLASSES": ["portal.access.change_limit.ChangeLimit"],
+    "DEFAULT_THROTTLE_CLASSES": ["portal.access.rights.change_limit.ChangeLimit"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

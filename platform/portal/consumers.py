@@ -13,10 +13,10 @@ from django.contrib.sessions.backends.base import SessionBase
 from django.db import close_old_connections
 from redis.exceptions import RedisError
 
-from portal.access import languages
-from portal.access.addresses import gateway_base
 from portal.access.identity import mfa, provider_sessions
 from portal.access.principal import Principal, principal_of_user, tenant_for
+from portal.access.requests import languages
+from portal.access.requests.addresses import gateway_base
 from portal.errors import BadQuery
 from portal.live import feed, topics
 from portal.live.topics import Topic

@@ -12,7 +12,7 @@ from pytest_django.fixtures import Settings
 from redis import Redis
 from rest_framework.test import APIClient
 
-from portal.access.change_limit import ChangeLimit
+from portal.access.rights.change_limit import ChangeLimit
 from tenants.keys import tokens
 from tenants.models import User
 from tests.portal import fixtures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from portal.forms.deploy import DeployForm
+from portal.forms.fleet.deploy import DeployForm
 from tenants.models import AuditEntry
 
 

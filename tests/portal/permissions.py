@@ -36,7 +36,7 @@ from notifications.models import Delivery
 from notifications.webhooks import deliveries
 from notifications.webhooks import endpoints as webhook_endpoints
 from portal import urls as page_urls
-from portal.access.change_limit import ChangeLimit
+from portal.access.rights.change_limit import ChangeLimit
 from portal.api import urls as api_urls
 from reserved_capacity import registry as reserved_capacity
 from reserved_capacity.registry import Wanted

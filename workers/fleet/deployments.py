@@ -16,8 +16,9 @@ from tenants.audit import Actor
 from workers.errors import BadCount, Conflict, NotFound
 from workers.fleet import reserved_capacity, rollouts
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
-from workers.scheduler import placeholder_pools, reconciler, slot_leases
+from workers.scheduler import placeholder_pools, reconciler
 from workers.scheduler.rollout import deployment_pools
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000

@@ -25,8 +25,10 @@ from workers.fleet import deployments, lookup, pools, rollouts
 from workers.fleet.status import inventory
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
 from workers.models.deployments import DEFAULT_TARGET_TOKENS
-from workers.scheduler import placeholder_pools, reconciler, scaling_signals, slot_leases, weights
-from workers.scheduler.scaling_signals import Objectives
+from workers.scheduler import placeholder_pools, reconciler, weights
+from workers.scheduler.scaling import scaling_signals
+from workers.scheduler.scaling.scaling_signals import Objectives
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints, pool_requirements, promotion
 from workers.serving import rollout_policy as policies
 from workers.serving.pool_requirements import PoolRequirements

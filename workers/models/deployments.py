@@ -51,7 +51,7 @@ class Deployment(models.Model):
     rollout = models.JSONField(null=True, blank=True)
     #: What its pools must have, as ``workers.serving.pool_requirements`` writes it; None for nothing.
     requires = models.JSONField(null=True, blank=True)
-    #: Signals of its engines that scaling follows, as ``workers.scheduler.scaling_signals`` writes them; None for none.
+    #: Signals of its engines that scaling follows, as ``scheduler.scaling.scaling_signals`` writes them; None for none.
     objectives = models.JSONField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 

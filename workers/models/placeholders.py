@@ -63,7 +63,7 @@ class Placeholder(models.Model):
 
 
 class SlotLease(models.Model):
-    """The holder of a slot. A constraint allows one open lease per slot; see ``workers.scheduler.slot_leases``."""
+    """The holder of a slot. A constraint allows one open lease per slot: ``workers.scheduler.slots.slot_leases``."""
 
     class Kind(models.TextChoices):
         REPLICA = "replica"
@@ -99,7 +99,7 @@ class SlotLease(models.Model):
 class SlotWait(models.Model):
     """A time in which a deployment had a replica without a node, and may have used slots of a pool.
 
-    Reconcile writes it; see ``workers.scheduler.slot_waits``.
+    Reconcile writes it; see ``workers.scheduler.slots.slot_waits``.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

@@ -78,14 +78,14 @@ class ScaleDecision(models.Model):
 class LoadCurve(models.Model):
     """How fast replicas of one revision in one pool are at which load, and the target learned from that.
 
-    Reconcile writes it; see ``workers.scheduler.load_curves``.
+    Reconcile writes it; see ``workers.scheduler.scaling.load_curves``.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="curves")
     revision = models.ForeignKey(ModelRevision, on_delete=models.CASCADE, related_name="curves")
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="curves")
-    #: As ``workers.scheduler.target_learning.Point`` has them, in order of load.
+    #: As ``workers.scheduler.scaling.target_learning.Point`` has them, in order of load.
     points = models.JSONField(default=list, blank=True)
     #: The window that is being measured; None while there is no load.
     window = models.JSONField(null=True, blank=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from workers.scheduler.placement import DeploymentView, FreeSlots, ReplicaView, Steps
+from workers.scheduler.slots.placement import DeploymentView, FreeSlots, ReplicaView, Steps
 
 
 def move_back(deployment: DeploymentView, free_slots: FreeSlots, steps: Steps) -> None:

@@ -15,7 +15,7 @@ from django.db.models import BooleanField, DurationField, ExpressionWrapper, F, 
 from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Node, Replica, ReplicaEvent, ScaleDecision, Slot
-from workers.scheduler.placement import NodeView, Steps
+from workers.scheduler.slots.placement import NodeView, Steps
 from workers.serving import pool_requirements
 
 MOVES = "pool {} works again: it moves back once its replacement there is ready"

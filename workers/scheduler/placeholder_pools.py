@@ -13,8 +13,8 @@ from django.db.models.functions import Now
 from catalogue.models import ModelRevision
 from workers.engines.driver import named_version
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler import slot_leases
 from workers.scheduler.placeholder_policy import NodePlaceholders, plan
+from workers.scheduler.slots import slot_leases
 from workers.serving import pool_requirements, promotion, promotion_obstacles
 
 _State = Placeholder.State

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from workers.scheduler.failback import move_back
-from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Steps, settle
-from workers.scheduler.reservation import keep
 from workers.scheduler.rollout.steps import advance
+from workers.scheduler.slots.placement import DeploymentView, FreeSlots, NodeView, Steps, settle
+from workers.scheduler.slots.reservation import keep
 
 
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Steps:

@@ -22,9 +22,15 @@ from catalogue.models import ModelRevision
 from workers.engines.arguments import is_fetched
 from workers.engines.driver import import_class, named_version
 from workers.models import Deployment, Level, Node, Placeholder, Replica, ReplicaEvent, Rollout, Slot
-from workers.scheduler import adapters, autoscaler, failover, placeholder_pools, slot_leases, slot_waits, weights
+from workers.scheduler import adapters, failover, placeholder_pools, weights
 from workers.scheduler.database_uptime import DatabaseUptime
-from workers.scheduler.placement import (
+from workers.scheduler.plan import plan
+from workers.scheduler.rollout import canaries, rollouts
+from workers.scheduler.rollout import steps as rollout_steps
+from workers.scheduler.rollout.rollouts import OpenRollout
+from workers.scheduler.scaling import autoscaler
+from workers.scheduler.slots import slot_leases, slot_waits
+from workers.scheduler.slots.placement import (
     DeploymentView,
     FreeSlots,
     NodeView,
@@ -34,10 +40,6 @@ from workers.scheduler.placement import (
     StopReason,
     WeightsState,
 )
-from workers.scheduler.plan import plan
-from workers.scheduler.rollout import canaries, rollouts
-from workers.scheduler.rollout import steps as rollout_steps
-from workers.scheduler.rollout.rollouts import OpenRollout
 from workers.serving import endpoints, pool_requirements, promotion
 
 #: Longest pause between two statements of a reconciling transaction. The database then ends the transaction, so a

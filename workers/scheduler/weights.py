@@ -14,7 +14,7 @@ from catalogue.models import ModelRevision
 from workers.engines.arguments import commit_of, is_fetched, load_format
 from workers.models import Deployment, DeploymentPool, Node, Rollout, Slot, Weights
 from workers.scheduler import adapters
-from workers.scheduler.placement import WeightsState
+from workers.scheduler.slots.placement import WeightsState
 from workers.serving import pool_requirements
 
 #: The state of the files by revision, then by node.

@@ -1,4 +1,4 @@
-"""The target loads of replicas that were learned; ``workers.scheduler.load_curves`` learns them."""
+"""The target loads of replicas that were learned; ``workers.scheduler.scaling.load_curves`` learns them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import psycopg
 from hearth.embedded import postgres
 from hearth.instance import health_ports
 from hearth.instance.instance import Instance
-from portal.access import load_limits
+from portal.access.requests import load_limits
 
 #: The most connections of one process of each role. Portal: one for each running request and each response that is
 #: sent in pieces, one for the live updates, two for health pages. Gateway: its feed, deferred requests, health pages.

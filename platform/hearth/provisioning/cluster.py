@@ -29,7 +29,8 @@ from workers import processes
 from workers.errors import Conflict
 from workers.fleet import deployments, operations
 from workers.models import Node, Placeholder, Pool, Replica
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints
 
 DECLARED = "cluster.secrets_declared"

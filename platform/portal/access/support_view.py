@@ -16,9 +16,9 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from portal.access import operator_rights
-from portal.access.operator_rights import SAFE_METHODS
 from portal.access.principal import Principal, SupportView
+from portal.access.rights import operator_rights
+from portal.access.rights.operator_rights import SAFE_METHODS
 from portal.errors import NotPermitted
 from tenants import audit
 from tenants.audit import Actor

@@ -15,8 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Pe
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from portal.access import confinement, operator_rights, support_view
-from portal.access.addresses import client_address
+from portal.access import confinement, support_view
 from portal.access.identity import mfa
 from portal.access.principal import (
     READ,
@@ -25,6 +24,8 @@ from portal.access.principal import (
     principal_of_scrape_token,
     principal_of_user,
 )
+from portal.access.requests.addresses import client_address
+from portal.access.rights import operator_rights
 from portal.errors import NotPermitted
 from tenants import networks
 from tenants.errors import KeyRefused

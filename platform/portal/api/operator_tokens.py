@@ -14,9 +14,9 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import login_throttle
-from portal.access.addresses import client_address
 from portal.access.identity import mfa
+from portal.access.requests import login_throttle
+from portal.access.requests.addresses import client_address
 from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
 from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields

@@ -23,7 +23,7 @@ from workers.fleet.operations import Effect
 from workers.fleet.status import rollout_status
 from workers.fleet.verbs import LEARNED, VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.scheduler import scaling_signals
+from workers.scheduler.scaling import scaling_signals
 from workers.serving import pool_requirements, promotion, rollout_policy
 
 COMMAND = "celery -A hearth control"

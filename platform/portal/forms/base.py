@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 from django.utils.translation import gettext, gettext_noop
 
-from portal.access.limit_permissions import TargetNames
+from portal.access.rights.limit_permissions import TargetNames
 from tenants import error_text
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, TenantError
 from tenants.models import ApiKey, Project

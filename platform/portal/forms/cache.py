@@ -8,7 +8,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_noop as _
 
-from portal.access.limit_permissions import TargetNames
+from portal.access.rights.limit_permissions import TargetNames
 from portal.forms.base import PageForm, TargetField, choice, whole_number
 from portal.forms.policy import CACHE_MODES
 from tenants.models import ApiKey, Project

@@ -12,7 +12,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_noop as _
 
-from portal.access.limit_permissions import TargetNames
+from portal.access.rights.limit_permissions import TargetNames
 from portal.formats import money
 from portal.forms.base import PageForm, TargetField, choice, whole_number
 from tenants.models import ApiKey, Budget, Project

@@ -18,10 +18,11 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 
-from portal.access import change_limit, confinement, member_rights, notification_rights, operator_rights, support_view
-from portal.access.change_limit import PageRequest
+from portal.access import confinement, support_view
 from portal.access.identity import mfa
 from portal.access.principal import Principal, own_tenants, principal_of_user, tenant_for
+from portal.access.rights import change_limit, member_rights, notification_rights, operator_rights
+from portal.access.rights.change_limit import PageRequest
 from portal.errors import BadQuery, NotPermitted
 from portal.formats import query_params, table_csv
 from portal.forms.base import PageForm

@@ -10,8 +10,8 @@ from django.utils.translation import gettext_noop as _
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.response import Response
 
-from portal.access.addresses import api_base, example_model
-from portal.access.response_headers import page_policy
+from portal.access.requests.addresses import api_base, example_model
+from portal.access.requests.response_headers import page_policy
 from portal.documentation.documents import Document, documents, errors, management_errors
 from portal.documentation.rendering import html
 

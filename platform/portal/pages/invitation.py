@@ -14,9 +14,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from portal.access import invitation_mail, one_time_secrets, support_view
-from portal.access.addresses import client_address
+from portal.access import invitation_mail, support_view
 from portal.access.principal import Principal, principal_of_user
+from portal.access.requests import one_time_secrets
+from portal.access.requests.addresses import client_address
 from portal.errors import NotPermitted
 from portal.forms.invitations import AcceptForm
 from portal.reporting import member_names

@@ -15,8 +15,8 @@ from django.views.decorators.http import require_GET
 from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
 from billing.reports import usage
-from portal.access import content_rights
 from portal.access.principal import Principal, tenant_for, tenants_of
+from portal.access.rights import content_rights
 from portal.documentation.documents import errors
 from portal.errors import BadQuery
 from portal.formats import csv_export

@@ -21,8 +21,8 @@ from billing.ledger.latency_buckets import Latency, Percentiles
 from billing.ledger.latency_buckets import latency as of_histogram
 from billing.ledger.rollups import Sums
 from billing.reports import latency, usage
-from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, own_tenants, tenant_for
+from portal.access.requests.addresses import api_base, example_model
 from portal.formats import csv_export, numbers
 from portal.pages.base import month_zone_of, operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles

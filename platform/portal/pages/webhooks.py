@@ -17,8 +17,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from notifications.models import DeliveryAttempt, WebhookEndpoint
 from notifications.webhooks import deliveries, endpoints
-from portal.access import form_tokens, notification_rights, one_time_secrets
 from portal.access.principal import Principal
+from portal.access.requests import form_tokens, one_time_secrets
+from portal.access.rights import notification_rights
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most

@@ -28,7 +28,7 @@ from tests.gateway.fixtures.budget import CHARGED_PICO, body, budgeted
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 from workers.models import AdapterLoad, Deployment, ScaleDecision
-from workers.scheduler import autoscaler
+from workers.scheduler.scaling import autoscaler
 from workers.serving import endpoints
 
 pytestmark = [pytest.mark.django_db(transaction=True)]

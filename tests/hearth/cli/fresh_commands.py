@@ -32,6 +32,7 @@ FURTHER = {
     "apply": ["--schema"],
     "credit correct": ["--give", "1"],
     "explain-route": [ID],
+    "invoice credit": ["--rest"],
     "model retire": ["--never"],
     "model share": ["--public"],
     "plan assign": ["--none"],

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from portal.access import load_limits
+from portal.access.requests import load_limits
 from tenants.keys import key_format, tokens
 from tenants.models import PolicyEpoch
 from tests.portal import fixtures

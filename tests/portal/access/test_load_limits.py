@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from portal.access import load_limits
-from portal.access.load_limits import LoadLimits
+from portal.access.requests import load_limits
+from portal.access.requests.load_limits import LoadLimits
 from tests.gateway.fixtures.http_server import until
 
 STRANGER, OPERATOR = "127.0.0.2", "127.0.0.3"

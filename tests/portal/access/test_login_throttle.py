@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import OperationalError
 from redis import Redis
 
-from portal.access import login_throttle
+from portal.access.requests import login_throttle
 from portal.errors import TooManyAttempts
 
 

@@ -17,7 +17,7 @@ from billing.pricing.prices import DEMO_RATES
 from catalogue import registry as catalogue
 from catalogue.models import Model, ModelRevision
 from portal.api import errors
-from portal.forms import models
+from portal.forms.fleet import models
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Project, Tenant

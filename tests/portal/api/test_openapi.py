@@ -13,7 +13,7 @@ from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
 from drf_spectacular.validation import validate_schema
 
 from gateway.protocols.endpoint_table import ENDPOINTS
-from portal.access.paths import is_inference
+from portal.access.requests.paths import is_inference
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from rest_framework.test import APIClient
 
-from portal.access.change_limit import ChangeLimit
+from portal.access.rights.change_limit import ChangeLimit
 from tenants import policy_epoch
 from tenants.keys import keys
 from tenants.models import Project, User

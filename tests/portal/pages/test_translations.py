@@ -25,7 +25,7 @@ from notifications import dispatch, event_types
 from notifications.mail import sending, texts
 from notifications.models import Event
 from portal import translations
-from portal.access import languages
+from portal.access.requests import languages
 from portal.live import topics
 from portal.templatetags.portal import SCRIPT_WORDS
 from tenants.models import Membership, User

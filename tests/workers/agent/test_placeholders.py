@@ -29,7 +29,8 @@ from workers.devices.fake import FakeDevices
 from workers.fleet import deployments
 from workers.metrics import AgentCounters
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, ReplicaEvent, SlotLease, StartTime
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 

@@ -29,7 +29,8 @@ from tests.workers.agent_processes import (
 from tests.workers.conftest import Fleet, add_node
 from workers.fleet import operations
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, StartTime
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from workers.scheduler import scaling_policy
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
 from workers.scheduler.plan import plan
-from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts, Step
+from workers.scheduler.scaling import scaling_policy
+from workers.scheduler.scaling.scaling_policy import Facts, Memory, PoolFacts, Step
+from workers.scheduler.slots.placement import DeploymentView, NodeView, ReplicaView
 from workers.serving.gateway_load import DeploymentLoad
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -28,7 +28,9 @@ from workers.models import (
     Slot,
     StartTime,
 )
-from workers.scheduler import autoscaler, reconciler, scaling_policy, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.scaling import autoscaler, scaling_policy
+from workers.scheduler.slots import slot_leases
 from workers.serving import gateway_load
 from workers.serving.gateway_load import DeploymentLoad
 

@@ -18,9 +18,9 @@ from workers.fleet import deployments
 from workers.fleet.status import inventory
 from workers.models import Deployment, Node, Replica, SlotLease
 from workers.scheduler import reconciler
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, Steps
 from workers.scheduler.plan import plan
-from workers.scheduler.reservation import KEEP_AFTER, KEEP_FOR
+from workers.scheduler.slots.placement import DeploymentView, NodeView, ReplicaView, Steps
+from workers.scheduler.slots.reservation import KEEP_AFTER, KEEP_FOR
 
 POOL = UUID(int=1)
 NODES, SLOTS = 4, 8

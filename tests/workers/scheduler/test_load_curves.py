@@ -22,9 +22,10 @@ from workers.fleet.operations import ScalingTarget
 from workers.fleet.status import inventory
 from workers.models import Deployment, EngineBoot, LoadCurve
 from workers.models import Replica as ReplicaRow
-from workers.scheduler import load_curves, reconciler, target_learning
-from workers.scheduler.load_curves import Seen, Window
-from workers.scheduler.target_learning import Curve, Limits, Point
+from workers.scheduler import reconciler
+from workers.scheduler.scaling import load_curves, target_learning
+from workers.scheduler.scaling.load_curves import Seen, Window
+from workers.scheduler.scaling.target_learning import Curve, Limits, Point
 from workers.serving import gateway_load
 from workers.serving.gateway_load import DeploymentLoad
 

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import replace
 from uuid import UUID
 
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
 from workers.scheduler.plan import plan
+from workers.scheduler.slots.placement import DeploymentView, NodeView, ReplicaView
 from workers.serving import promotion
 
 FAST, SLOW = UUID(int=1), UUID(int=2)

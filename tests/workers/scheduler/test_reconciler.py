@@ -17,7 +17,8 @@ from tests.workers.conftest import Fleet, add_node, expire_lease, renew
 from workers.errors import BadCount, Conflict, NotFound
 from workers.fleet import deployments
 from workers.models import Deployment, Level, Placeholder, Pool, Replica, ReplicaEvent, SlotLease
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints
 
 pytestmark = pytest.mark.django_db

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.workers.scheduler.scaling_simulation import facts_from, tokens
-from workers.scheduler import scaling_policy
-from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts
+from workers.scheduler.scaling import scaling_policy
+from workers.scheduler.scaling.scaling_policy import Facts, Memory, PoolFacts
 from workers.serving.gateway_load import DeploymentLoad
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

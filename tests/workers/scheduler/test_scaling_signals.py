@@ -16,9 +16,10 @@ from workers.errors import BadValue
 from workers.fleet import operations
 from workers.fleet.status import inventory
 from workers.models import Deployment, Replica, ScaleDecision
-from workers.scheduler import autoscaler, reconciler, scaling_policy, scaling_signals
-from workers.scheduler.scaling_policy import Memory
-from workers.scheduler.scaling_signals import EngineFacts, Objectives, signals
+from workers.scheduler import reconciler
+from workers.scheduler.scaling import autoscaler, scaling_policy, scaling_signals
+from workers.scheduler.scaling.scaling_policy import Memory
+from workers.scheduler.scaling.scaling_signals import EngineFacts, Objectives, signals
 from workers.serving import gateway_load
 from workers.serving.gateway_load import DeploymentLoad
 

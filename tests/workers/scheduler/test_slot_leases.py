@@ -22,7 +22,8 @@ from workers.errors import Refused, Superseded
 from workers.fleet import deployments, operations
 from workers.fleet.status import inventory
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 
 NODES, SLOTS_PER_NODE = 4, 4
 CLAIMERS, RACES = 40, 10

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from workers.scheduler import target_learning
-from workers.scheduler.target_learning import Curve, Limits, Point
+from workers.scheduler.scaling import target_learning
+from workers.scheduler.scaling.target_learning import Curve, Limits, Point
 
 ANY = Limits()
 

@@ -15,8 +15,8 @@ from workers.fleet import deployments
 from workers.fleet.status import inventory
 from workers.models import Deployment, Node, Replica, SlotLease, Weights
 from workers.scheduler import reconciler, weights
-from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView, WeightsState
 from workers.scheduler.plan import plan
+from workers.scheduler.slots.placement import DeploymentView, NodeView, ReplicaView, WeightsState
 
 
 def of_hub(fleet: Fleet) -> ModelRevision:

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from workers.agent.store.replica_rows import LeasedSlot, NodeRows, Program, identity, leased_slots, program_of
 from workers.models import Level, Placeholder, Replica
 from workers.processes import ProcessIdentity
-from workers.scheduler import slot_leases
+from workers.scheduler.slots import slot_leases
 
 PlaceholderState = Literal["requested", "warming", "warm", "promoted", "evicting", "evicted", "lost"]
 

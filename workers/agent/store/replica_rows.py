@@ -46,7 +46,8 @@ from workers.models import (
     Weights,
 )
 from workers.processes import ProcessIdentity
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints, engine_keys
 
 State = Literal[
@@ -175,7 +176,7 @@ class NodeRows:
             known = Slot.objects.filter(node_id=self.node_id)
             list(
                 known.select_for_update().order_by("id").values_list("id")
-            )  # as claims take them, see workers.scheduler.slot_leases
+            )  # as claims take them, see workers.scheduler.slots.slot_leases
             known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
             back = known.filter(device_uuid__in=found, health=Slot.Health.GONE)
             back.filter(fault="").update(health=Slot.Health.OK)

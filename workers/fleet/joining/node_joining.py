@@ -17,7 +17,8 @@ from workers.fleet import deployments, lookup
 from workers.fleet.joining import join_messages, node_roles, node_tokens
 from workers.fleet.joining.join_messages import Forged, JoinReply, JoinRequest, SealedReply, SignedRequest
 from workers.models import Node, NodeCertificate, NodeToken, Placeholder, Pool, Replica, ReplicaEvent, Slot
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 from workers.serving import endpoints
 
 log = logging.getLogger(__name__)

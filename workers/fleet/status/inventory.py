@@ -28,8 +28,8 @@ from workers.fleet.status.rollout_status import RolloutStatus
 from workers.fleet.status.staged import StagedStatus
 from workers.fleet.status.weights import WeightsStatus
 from workers.models import Deployment, DeploymentPool, Placeholder, Replica
-from workers.scheduler import scaling_signals
-from workers.scheduler.scaling_signals import Objectives
+from workers.scheduler.scaling import scaling_signals
+from workers.scheduler.scaling.scaling_signals import Objectives
 from workers.serving import gateway_load, pool_requirements, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.pool_requirements import PoolRequirements

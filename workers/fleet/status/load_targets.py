@@ -12,8 +12,8 @@ from uuid import UUID
 from workers.fleet.status.pool_status import PoolStatus
 from workers.fleet.status.replica_status import ReplicaStatus
 from workers.models import Deployment, LoadCurve, Replica
-from workers.scheduler import load_curves
-from workers.scheduler.target_learning import Curve
+from workers.scheduler.scaling import load_curves
+from workers.scheduler.scaling.target_learning import Curve
 from workers.serving import learned_targets
 from workers.serving.gateway_load import DeploymentLoad
 

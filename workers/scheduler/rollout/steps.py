@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from workers.scheduler.placement import (
+from workers.scheduler.slots.placement import (
     GONE,
     STOP_ORDER,
     DeploymentView,

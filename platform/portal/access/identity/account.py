@@ -12,8 +12,8 @@ from django.contrib.auth import authenticate
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.access.addresses import client_address
 from portal.access.identity import password_reset, provider_sessions
+from portal.access.requests.addresses import client_address
 from tenants.audit import Actor
 from tenants.identity import operator_sign_in, sign_ins
 from tenants.identity.models import ProviderMember

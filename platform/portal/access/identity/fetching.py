@@ -24,7 +24,8 @@ MOST_BYTES = 512 << 10
 USER_AGENT = "Hearth-Sign-In/1"
 
 
-#: Fetches at once in this process: each holds one of the threads that serve pages (``portal.access.load_limits``).
+#: Fetches at once in this process: each holds one of the threads that serve pages, see
+#: ``portal.access.requests.load_limits``.
 MOST_AT_ONCE = 4
 SLOT_SECONDS = 1.0
 _slots = BoundedSemaphore(MOST_AT_ONCE)

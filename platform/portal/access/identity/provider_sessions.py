@@ -23,10 +23,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
-from portal.access.addresses import client_address
 from portal.access.identity import oidc
 from portal.access.identity.fetching import ProviderUnavailable
-from portal.access.paths import is_inference
+from portal.access.requests.addresses import client_address
+from portal.access.requests.paths import is_inference
 from tenants.audit import SYSTEM
 from tenants.identity import operator_sign_in, people, providers, sign_ins
 from tenants.identity.errors import SignInRefused

@@ -15,10 +15,10 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.access.addresses import client_address
 from portal.access.identity import provider_sessions
 from portal.access.identity.fetching import ProviderSession, ProviderUnavailable
 from portal.access.identity.oidc import Refused, TenantProvider, provider_of
+from portal.access.requests.addresses import client_address
 from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.identity import people, providers

@@ -20,8 +20,9 @@ from billing.invoices.content import as_document
 from billing.invoices.mirroring import External
 from billing.models import Invoice, InvoiceDocument
 from billing.reports.statements import Month
-from portal.access import bills, tenant_reads
+from portal.access import tenant_reads
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import bills
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.billing.credit import KEY, CreditRequestSerializer

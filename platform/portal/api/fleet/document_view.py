@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import operator_rights
+from portal.access.rights import operator_rights
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses

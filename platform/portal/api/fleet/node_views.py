@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
-from portal.access.addresses import client_address
+from portal.access.requests.addresses import client_address
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.idempotency.view import ApiView

@@ -24,8 +24,8 @@ from workers.fleet.status.replica_status import ReplicaStatus
 from workers.fleet.status.rollout_status import RolloutStatus
 from workers.fleet.status.weights import WeightsStatus
 from workers.models import Level, Slot
-from workers.scheduler import scaling_signals
-from workers.scheduler.scaling_signals import Objectives
+from workers.scheduler.scaling import scaling_signals
+from workers.scheduler.scaling.scaling_signals import Objectives
 from workers.serving import answer_patterns, pool_requirements
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.pool_requirements import MOST_LABELS, PoolRequirements

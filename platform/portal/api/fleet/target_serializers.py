@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_TARGET_TOKENS
 from workers.fleet.status.load_targets import TargetStatus
-from workers.scheduler.target_learning import Point
+from workers.scheduler.scaling.target_learning import Point
 
 
 class LoadPointSerializer(serializers.Serializer[Point]):

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from notifications.event_types import EVENT_TYPES
 from notifications.models import Delivery, DeliveryAttempt, Event
 from notifications.webhooks import deliveries, endpoints
-from portal.access import notification_rights
+from portal.access.rights import notification_rights
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

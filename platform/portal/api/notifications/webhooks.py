@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from notifications.models import WebhookEndpoint
 from notifications.webhooks import deliveries, endpoints
 from notifications.webhooks.endpoints import NewSecret
-from portal.access import notification_rights
+from portal.access.rights import notification_rights
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

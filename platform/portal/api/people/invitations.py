@@ -9,8 +9,9 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import invitation_mail, member_rights
+from portal.access import invitation_mail
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import member_rights
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.idempotency.view import ApiView

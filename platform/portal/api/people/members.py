@@ -10,8 +10,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import member_rights, project_scope
+from portal.access import project_scope
 from portal.access.principal import tenant_for
+from portal.access.rights import member_rights
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 
 from billing.budgets.status import BudgetStatus
 from billing.models import BudgetAlert
-from portal.access import limit_permissions
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import limit_permissions
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

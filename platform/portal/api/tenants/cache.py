@@ -13,9 +13,9 @@ from rest_framework.response import Response
 
 from caching.store import CacheUsage
 from catalogue import administration
-from portal.access import limit_permissions
-from portal.access.limit_permissions import TargetNames
 from portal.access.principal import tenant_for
+from portal.access.rights import limit_permissions
+from portal.access.rights.limit_permissions import TargetNames
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

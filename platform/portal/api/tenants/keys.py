@@ -11,9 +11,10 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import inherited_bounds, project_scope
-from portal.access.key_grants import require_grantable, require_no_stronger, require_own_project
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import inherited_bounds
+from portal.access.rights.key_grants import require_grantable, require_no_stronger, require_own_project
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

@@ -9,9 +9,9 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import limit_permissions
-from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import limit_permissions
+from portal.access.rights.limit_permissions import TargetNames
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

@@ -9,8 +9,9 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.access import inherited_bounds, project_scope
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import inherited_bounds
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.idempotency.view import ApiView

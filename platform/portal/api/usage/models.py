@@ -19,8 +19,9 @@ from catalogue import engine_options
 from catalogue.administration import MOST_ALIASES
 from catalogue.engine_options import EngineOptions
 from catalogue.models import Model, ModelAlias, ModelRevision
-from portal.access import operator_rights, tenant_reads
+from portal.access import tenant_reads
 from portal.access.principal import Principal
+from portal.access.rights import operator_rights
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
 from portal.api.idempotency.view import ApiView

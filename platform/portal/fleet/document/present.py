@@ -23,7 +23,7 @@ from workers.engines.driver import serves_embeddings
 from workers.fleet import operations, pools, rollouts
 from workers.model_sources.source import is_tiny, own_arguments
 from workers.models import Deployment, DeploymentPool, ModelSecret, Pool
-from workers.scheduler import scaling_signals
+from workers.scheduler.scaling import scaling_signals
 from workers.serving import pool_requirements, rollout_policy
 
 #: A price in dollars is for this many tokens, or requests.

@@ -17,8 +17,8 @@ from catalogue import engine_options
 from tenants.ids import PLATFORM_SLUG
 from workers.fleet.deployments import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
 from workers.fleet.operations import MAX_DELAY_SECONDS, MAX_PLACEHOLDERS, MAX_TARGET_TOKENS
-from workers.scheduler.scaling_signals import NONE as OBJECTIVES
-from workers.scheduler.scaling_signals import Objectives
+from workers.scheduler.scaling.scaling_signals import NONE as OBJECTIVES
+from workers.scheduler.scaling.scaling_signals import Objectives
 from workers.serving.pool_requirements import NONE, GpuType, Labels, PoolRequirements
 from workers.serving.rollout_policy import DEFAULT as ROLLOUT
 from workers.serving.rollout_policy import RolloutPolicy

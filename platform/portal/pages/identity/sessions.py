@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils.translation import gettext_noop as _
 
-from portal.access.addresses import client_address
 from portal.access.principal import Principal
+from portal.access.requests.addresses import client_address
 from portal.pages.base import form_action, page
 from tenants.errors import NotFound
 from tenants.identity import sign_ins

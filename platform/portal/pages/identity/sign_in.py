@@ -10,8 +10,8 @@ from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
-from portal.access import login_throttle
-from portal.access.addresses import client_address
+from portal.access.requests import login_throttle
+from portal.access.requests.addresses import client_address
 from portal.errors import TooManyAttempts
 from portal.pages.base import form_action
 
@@ -20,7 +20,7 @@ TOO_MANY = "too_many"
 
 
 class SignInForm(LoginForm):  # type: ignore[misc]  # allauth has no types
-    """Name and password, throttled by ``portal.access.login_throttle``."""
+    """Name and password, throttled by ``portal.access.requests.login_throttle``."""
 
     #: Seconds until the next attempt is allowed, after too many wrong passwords.
     retry_after_seconds = 0

@@ -10,12 +10,12 @@ from django.views.decorators.http import require_http_methods
 
 from billing.errors import BillingError
 from catalogue.models import Model
-from portal.access import operator_rights
 from portal.access.principal import Principal
+from portal.access.rights import operator_rights
 from portal.fleet import deploy_preview, deploying, model_changes
 from portal.fleet.deploy_preview import Preview
 from portal.fleet.model_changes import ModelChange
-from portal.forms.deploy import DeployForm
+from portal.forms.fleet.deploy import DeployForm
 from portal.pages.base import operator_page, show
 from tenants.errors import TenantError
 from workers.errors import WorkerError

@@ -8,8 +8,8 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import operator_rights
 from portal.access.principal import Principal
+from portal.access.rights import operator_rights
 from portal.fleet.document import apply, present
 from portal.fleet.document.reading import BadDocument
 from portal.pages.base import operator_page, show

@@ -15,8 +15,8 @@ from portal.access.principal import Principal
 from portal.fleet import model_changes, model_history, model_list
 from portal.fleet.model_changes import ModelChange
 from portal.formats.table_csv import most
-from portal.forms.engine_options import EngineOptionsForm
-from portal.forms.models import AdapterForm, ModelForm, TakeAliasForm
+from portal.forms.fleet.engine_options import EngineOptionsForm
+from portal.forms.fleet.models import AdapterForm, ModelForm, TakeAliasForm
 from portal.pages.audit import changes
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors

@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import form_tokens, one_time_secrets
 from portal.access.principal import Principal
+from portal.access.requests import form_tokens, one_time_secrets
 from portal.formats.query_params import posted, text
-from portal.forms.nodes import NodeTokenForm, RemoveNodeForm
+from portal.forms.fleet.nodes import NodeTokenForm, RemoveNodeForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import errors as tenants
 from workers.errors import NotFound, WorkerError

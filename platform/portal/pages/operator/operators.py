@@ -14,9 +14,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import invitation_mail, one_time_secrets, operator_rights
-from portal.access.operator_rights import AREAS, Area
+from portal.access import invitation_mail
 from portal.access.principal import Principal
+from portal.access.requests import one_time_secrets
+from portal.access.rights import operator_rights
+from portal.access.rights.operator_rights import AREAS, Area
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most
 from portal.forms.invitations import InvitationForm

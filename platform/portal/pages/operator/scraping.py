@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import form_tokens, one_time_secrets
 from portal.access.principal import Principal
+from portal.access.requests import form_tokens, one_time_secrets
 from portal.formats.query_params import posted, text
-from portal.forms.scrape_tokens import ScrapeTokenForm
+from portal.forms.fleet.scrape_tokens import ScrapeTokenForm
 from portal.pages.base import form_action, operator_page, show
 from tenants.errors import TenantError
 from tenants.keys import scrape_tokens

@@ -13,9 +13,9 @@ from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from catalogue import administration
-from portal.access import limit_permissions
-from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import limit_permissions
+from portal.access.rights.limit_permissions import TargetNames
 from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
 from portal.formats.table_csv import most

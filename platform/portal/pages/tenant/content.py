@@ -10,8 +10,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET
 
-from portal.access import content_rights, project_scope
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import content_rights
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted
 from portal.pages.base import form_action, page, show

@@ -16,8 +16,10 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
-from portal.access import form_tokens, key_grants, one_time_secrets, project_scope
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.requests import form_tokens, one_time_secrets
+from portal.access.rights import key_grants
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most

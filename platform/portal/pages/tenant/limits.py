@@ -17,8 +17,8 @@ from django.views.decorators.http import require_GET
 from billing.budgets.status import BudgetStatus
 from billing.reports import peak_usage
 from billing.reports.peak_usage import Quarter, Rate
-from portal.access import limit_permissions
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import limit_permissions
 from portal.errors import NotPermitted
 from portal.formats.table_csv import most
 from portal.forms.limits import BudgetForm, LimitForm, Targets

@@ -14,8 +14,10 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import invitation_mail, member_rights, one_time_secrets, operator_rights, project_scope
+from portal.access import invitation_mail, project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.requests import one_time_secrets
+from portal.access.rights import member_rights, operator_rights
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most

@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, gettext_noop
 from django.views.decorators.http import require_GET
 
-from portal.access.addresses import api_base
 from portal.access.principal import Principal, tenant_for
+from portal.access.requests.addresses import api_base
 from portal.formats.table_csv import most
 from portal.pages.base import page, show
 from portal.reporting import tenant_catalogue

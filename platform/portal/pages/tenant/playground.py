@@ -8,9 +8,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from portal.access import key_grants, project_scope, response_headers
-from portal.access.addresses import api_base
+from portal.access import project_scope
 from portal.access.principal import KEY_ROLES, Principal, tenant_for
+from portal.access.requests import response_headers
+from portal.access.requests.addresses import api_base
+from portal.access.rights import key_grants
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.pages.base import form_action, page, show

@@ -14,8 +14,9 @@ from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
-from portal.access import content_rights, inherited_bounds, project_scope
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
+from portal.access.rights import content_rights, inherited_bounds
 from portal.errors import NotPermitted
 from portal.formats.table_csv import most
 from portal.forms.projects import NewProjectForm

@@ -25,7 +25,8 @@ from workers.models import (
     Rollout,
     RolloutTraffic,
 )
-from workers.scheduler import reconciler, slot_leases
+from workers.scheduler import reconciler
+from workers.scheduler.slots import slot_leases
 from workers.serving import rollout_policy
 from workers.serving.rollout_policy import CanaryPrompt, RolloutPolicy
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, ReplicaView, RolloutView
 from workers.scheduler.plan import plan
 from workers.scheduler.rollout.steps import obstacle
+from workers.scheduler.slots.placement import DeploymentView, FreeSlots, NodeView, ReplicaView, RolloutView
 
 POOL, CHAT, ROLLOUT = UUID(int=1), UUID(int=100), UUID(int=200)
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from workers.scheduler.scaling_signals import NONE, SILENT, EngineFacts, Objectives, signals
+from workers.scheduler.scaling.scaling_signals import NONE, SILENT, EngineFacts, Objectives, signals
 from workers.serving.gateway_load import DeploymentLoad, split_regions
 
 Action = Literal["up", "down", "wake", "prepare", "release"]

@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from portal.access.paths import is_inference
+from portal.access.requests.paths import is_inference
 from tenants.ids import new_id
 from tenants.request_log import REQUEST_ID, logs_requests, requests_log
 

@@ -10,7 +10,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from portal.access.paths import is_inference
+from portal.access.requests.paths import is_inference
 
 #: Of a page: its own scripts, styles, images and live updates, nothing from elsewhere.
 PAGE_POLICY = (

@@ -11,7 +11,7 @@ from django.middleware import locale
 from django.utils import translation
 from django.utils.translation import trans_real
 
-from portal.access.paths import is_inference
+from portal.access.requests.paths import is_inference
 from tenants.models import User
 
 

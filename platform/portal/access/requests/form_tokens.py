@@ -14,7 +14,7 @@ from django.conf import settings
 from redis import Redis
 
 from portal import redis_clients
-from portal.access.login_throttle import UNAVAILABLE
+from portal.access.requests.login_throttle import UNAVAILABLE
 
 #: How long a used token is remembered: longer than a browser repeats a request.
 REMEMBERED_SECONDS = 3600

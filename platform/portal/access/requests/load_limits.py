@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from django.conf import settings
 
-from portal.access.paths import ORGANIZATION
+from portal.access.requests.paths import ORGANIZATION
 from tenants import networks
 
 Message = MutableMapping[str, Any]

@@ -8,7 +8,7 @@ to give never becomes less, and each replica that ends there brings the gang clo
 
 from __future__ import annotations
 
-from workers.scheduler.placement import DeploymentView, FreeSlots, NodeView, Steps
+from workers.scheduler.slots.placement import DeploymentView, FreeSlots, NodeView, Steps
 
 #: Seconds that a replica waits before slots are kept for it: what was just asked for may fit in a moment.
 KEEP_AFTER = 30.0

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from django.db.models import Q
 
-from portal.access import key_grants
 from portal.access.principal import Principal
+from portal.access.rights import key_grants
 from portal.errors import NotPermitted
 from tenants.keys import keys
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant

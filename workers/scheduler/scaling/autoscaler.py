@@ -1,7 +1,7 @@
 """Set how many replicas each deployment should have, from what the gateways have in flight.
 
-The rules are in ``workers.scheduler.scaling_policy``. This module reads their facts from the database and writes their
-decisions, in a number of statements that does not depend on the number of replicas.
+The rules are in ``workers.scheduler.scaling.scaling_policy``. This module reads their facts from the database, and
+writes their decisions, in a number of statements that does not depend on the number of replicas.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from django.db.models.functions import Now
 
 from reserved_capacity import registry
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, Rollout, ScaleDecision, Slot
-from workers.scheduler import load_curves, scaling_policy, scaling_signals, staging
-from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
-from workers.scheduler.scaling_signals import EngineFacts
+from workers.scheduler import staging
+from workers.scheduler.scaling import load_curves, scaling_policy, scaling_signals
+from workers.scheduler.scaling.scaling_policy import Decision, Facts, Memory, PoolFacts
+from workers.scheduler.scaling.scaling_signals import EngineFacts
 from workers.serving import gateway_load, learned_targets, pool_requirements, start_times
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.learned_targets import Targets

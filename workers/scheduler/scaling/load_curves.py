@@ -2,7 +2,7 @@
 
 One curve for each deployment, revision and pool. A window lasts some ticks of reconcile, and only while the same engine
 processes serve: their own counters give the rate, the gateways' reports the load. The rules are in
-``workers.scheduler.target_learning``.
+``workers.scheduler.scaling.target_learning``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from django.db.models.functions import Coalesce
 
 from workers.models import Deployment, EngineBoot, LoadCurve, Replica
 from workers.models.boots import OPEN
-from workers.scheduler import scaling_signals, target_learning
-from workers.scheduler.target_learning import Curve, Limits, Point
+from workers.scheduler.scaling import scaling_signals, target_learning
+from workers.scheduler.scaling.target_learning import Curve, Limits, Point
 from workers.serving import learned_targets
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.learned_targets import Targets

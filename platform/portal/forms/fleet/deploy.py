@@ -16,7 +16,7 @@ from billing.pricing.rating import Rates
 from catalogue import engine_options
 from catalogue.engine_options import EngineOptions
 from portal.forms.base import PageForm, choice, whole_number
-from portal.forms.models import offer_secrets, offer_tenants
+from portal.forms.fleet.models import offer_secrets, offer_tenants
 from tenants.models import Tenant
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 from workers.fleet.deployments import MAX_REPLICAS, MAX_SLOTS_PER_REPLICA
