@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -79,6 +80,18 @@ def test_pages_api_and_csv_take_the_same_filters(
 def test_a_key_is_found_by_what_is_visible_of_it(used: World, signed_in: SignIn) -> None:
     page = signed_in(used.acme.owner).get(f"{REQUESTS}?key=hk_{used.acme.key.public_id}").content.decode()
     assert page.count('data-testid="request"') == 3
+
+
+def test_the_requests_of_a_key_that_is_deleted_are_listed_by_its_id(
+    used: World, signed_in: SignIn, now: datetime
+) -> None:
+    gone = uuid4()
+    fixtures.store([replace(fixtures.answered(used, used.acme, now, 9), key_id=gone)])
+    counts = [
+        signed_in(each).get(f"/portal/tenants/{slug}/requests/?key={gone}").content.decode().count('"request"')
+        for each, slug in ((used.acme.owner, "acme"), (used.globex.owner, "globex"))
+    ]
+    assert counts == [1, 0]
 
 
 @pytest.mark.parametrize("wrong", ["key=nothing", "project=nothing", "status=many", "tag=app", "state=odd"])

@@ -155,12 +155,14 @@ def _grouped(tenant: Tenant, requests: Requests, by: Literal["project", "key"]) 
 
 
 def _of_invoice(each: Usage, requests: Requests) -> Row:
-    key = _PUBLIC.search(each.key)
+    public = _PUBLIC.search(each.key)
+    # A key that is deleted has no name: the document has its id.
+    key = f"hk_{public[1]}" if public else each.key
     return Row(
         names=(each.project, each.key, each.model),
         requests=each.requests,
         prompt_tokens=each.prompt_tokens + each.cached_prompt_tokens,
         completion_tokens=each.completion_tokens,
         amount_pico=each.amount_pico,
-        link=requests.link(project=each.project, key=f"hk_{key[1]}" if key else "", model=each.model),
+        link=requests.link(project=each.project, key=key, model=each.model),
     )

@@ -125,6 +125,8 @@ def _keys(query: Mapping[str, str], tenant_id: TenantId | None) -> Sequence[UUID
         found = _ids(rows, tenant_id)
         if text is not None and member is None:
             found = tuple(set().union(*keys.lineages(found).values()))
+            if not found and identity is not None:
+                found = (identity,)  # it is deleted, and its requests are not
     if not found and text is not None and identity is None:
         raise BadQuery("key", text, "the name, the visible beginning (hk_…) or the id of a key")
     return found

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html import unescape
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -52,6 +53,10 @@ def test_an_invoice_shows_its_usage_with_links_to_the_requests(
 
 def test_the_largest_rows_of_an_invoice_are_shown_and_the_csv_has_all(world: World, invoice: Invoice) -> None:
     [usage] = invoice.document["usage"]
+    deleted = str(uuid4())
+    invoice.document["usage"] = [usage | {"key": deleted}]
+    table = month_usage.of_invoice(world.acme.tenant, invoice, 1)
+    assert table is not None and f"&key={deleted}&" in table.rows[0].link
     invoice.document["usage"] = [usage | {"model": f"m{each}", "amount_pico": each} for each in range(4)]
     table = month_usage.of_invoice(world.acme.tenant, invoice, 3)
     assert table is not None and [row.names[2] for row in table.rows] == ["m3", "m2", "m1"]
