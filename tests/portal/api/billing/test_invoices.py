@@ -183,6 +183,8 @@ def test_a_part_is_credited_in_the_api_and_on_the_page(
     )
     done = browser.post(f"{page}change/", form | {"amount": "0.50", "text": "Half"}, follow=True).content.decode()
     assert "CN-000002 credits $0.60." in done and "$1.50 are left" in done
+    found_by_note = browser.get("/portal/search/?q=CN-0", follow=True).content.decode()
+    assert found_by_note.count(">INV-000001<") == 1
     settings.CREDIT_APPROVAL_ABOVE = 0
     waits = browser.post(f"{page}change/", form | {"amount": "0.50", "key": "c"}, follow=True).content.decode()
     assert "It waits for a second person" in waits
