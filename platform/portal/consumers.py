@@ -54,7 +54,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
         await self.accept()
         try:
             await self.channel_layer.group_add(feed.group(topic), self.channel_name)
-            html = await feed.newest(topic)
+            html = await feed.newest(topic, _drawn_at(self.scope))
         except (RedisError, OSError) as error:
             log.warning("cannot follow the live page %s: %s", topic.name, error)
             await self.close(code=TRY_AGAIN)
@@ -148,6 +148,14 @@ def _preset_and_zone(scope: Any) -> tuple[str, str]:
     if preset not in periods.PRESETS:
         raise BadQuery("period", preset, " | ".join(periods.PRESETS))
     return preset, scope["cookies"].get(ZONE_COOKIE, "")
+
+
+def _drawn_at(scope: Any) -> float:
+    """Return when the page began that follows, in Unix time; 0 if it does not say."""
+    try:
+        return float(parse_qs(scope["query_string"].decode("latin-1")).get("drawn", ["0"])[0])
+    except ValueError:
+        return 0.0
 
 
 def _host(scope: Any) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import settings
 
 from portal.live import feed
@@ -49,3 +51,18 @@ def _is_read_again_for_another(fresh: Feed) -> None:
     fresh.join()
     assert fresh._task is not None and not fresh._task.done()
     fresh._task.cancel()
+
+
+def test_a_page_gets_no_reading_that_began_before_it() -> None:
+    topic = Topic(name=f"test.{uuid4().hex}", seconds=9, read=lambda: Shown(whole="<b>1</b>", parts={"a": "1"}))
+    newest = async_to_sync(feed.newest)
+    try:
+        before = time.time() - 1
+        assert newest(topic, before) == ""
+        assert Feed(topic)._turn() == "<b>1</b>"
+        assert newest(topic, before) == newest(topic, 0) == "<b>1</b>"
+        assert newest(topic, time.time() + 1) == ""
+        client(settings.REDIS_CACHE_URL, 5).set(feed.whole_key(topic), "<b>of an earlier release</b>")
+        assert newest(topic, 0) == ""
+    finally:
+        client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(topic), feed.whole_key(topic))

@@ -101,10 +101,10 @@ class Feed:
         if not redis.eval(_LEASE, 1, lease_key(self.topic), self.holder, lease_ms):
             self._shown = None
             return ""
-        shown = self.topic.read()
+        read_at, shown = time.time(), self.topic.read()
         html = shown.since(self._shown)
         if html or self._shown is None:
-            redis.set(whole_key(self.topic), shown.whole, ex=KEPT_SECONDS)
+            redis.set(whole_key(self.topic), f"{read_at:.3f}\n{shown.whole}", ex=KEPT_SECONDS)
         else:
             redis.expire(whole_key(self.topic), KEPT_SECONDS)
         self._shown = shown
@@ -122,7 +122,7 @@ def lease_key(topic: Topic) -> str:
 
 
 def whole_key(topic: Topic) -> str:
-    """Return the key in Redis of the topic's newest whole HTML."""
+    """Return the key in Redis of the topic's newest whole HTML, after a line with the Unix time of its reading."""
     return f"hearth.live.{topic.name}.whole"
 
 
@@ -135,7 +135,14 @@ def of(topic: Topic) -> Feed:
 
 
 @sync_to_async
-def newest(topic: Topic) -> str:
-    """Return the topic's newest whole HTML; empty if nobody has read it lately."""
+def newest(topic: Topic, drawn_at: float) -> str:
+    """Return the topic's newest whole HTML; empty if nobody has read it since the Unix time at which a page began.
+
+    An earlier reading would take back, until the next one, what the page shows of a change that its reader just made.
+    """
     found = client(settings.REDIS_CACHE_URL, settings.REDIS_TIMEOUT_SECONDS).get(whole_key(topic))
-    return found.decode() if isinstance(found, bytes) else ""
+    read_at, _, html = found.decode().partition("\n") if isinstance(found, bytes) else ("0", "", "")
+    try:
+        return html if float(read_at) > drawn_at else ""
+    except ValueError:  # of a portal of an earlier release
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -62,6 +63,7 @@ def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
+        request.asked_at = time.time()  # type: ignore[attr-defined]  # before anything is read: see frame()
         principal = principal_of_user(request.user)
         try:
             principal = support_view.principal_of_session(request, principal)
@@ -166,6 +168,7 @@ def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Te
         "active": active,
         "banner": dunning_banner.of(principal, tenant) if tenant else None,
         "active_rail": "tenants" if tenant and principal.is_operator else active,
+        "asked_at": getattr(request, "asked_at", 0.0),
         "is_read_only": principal.support is not None or not operator_rights.may_change(principal, request.path),
     }
 

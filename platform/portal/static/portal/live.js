@@ -68,6 +68,7 @@
     clearTimeout(retry);
     if (socket || document.hidden) return;
     const address = new URL(root.dataset.live, location.href);
+    if (root.dataset.drawn) address.searchParams.set("drawn", root.dataset.drawn);
     address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     socket = new WebSocket(address);
     socket.onopen = () => {
