@@ -161,7 +161,7 @@ def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Te
     """Return what the template of the frame shows."""
     return {
         "principal": principal,
-        "rail": rail_links(principal, tenant),
+        "rail": rail_links(principal, tenant or _own_tenant(principal)),
         "others": other_tenants(principal, tenant),
         "tabs": tenant_links(principal, tenant) if tenant and principal.is_operator else (),
         "tenant": tenant,
@@ -171,6 +171,11 @@ def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Te
         "asked_at": getattr(request, "asked_at", 0.0),
         "is_read_only": principal.support is not None or not operator_rights.may_change(principal, request.path),
     }
+
+
+def _own_tenant(principal: Principal) -> Tenant | None:
+    """Return a member's tenant, whose pages the rail of a page without a tenant names; None for operators."""
+    return None if principal.is_operator else next(iter(own_tenants(principal)), None)
 
 
 def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:

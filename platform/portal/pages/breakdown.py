@@ -49,7 +49,7 @@ DEFAULT_TAG = "app"
 #: What usage without a name is called.
 UNNAMED: dict[By, str] = {
     "key": _("without a key"),
-    "model": _("no model that there is"),
+    "model": _("a model that does not exist"),
     "member": _("keys that no person made"),
     "end_user": _("no end user named"),
     "cost_centre": _("no cost centre"),

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
 from billing.reports import usage
+from caching.bypass import switch_of
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.access.rights import content_rights
 from portal.documentation.documents import errors
@@ -24,6 +25,8 @@ from portal.formats.table_csv import most
 from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
 from portal.reporting import periods
+from portal.reporting.advice import same_prompt
+from portal.reporting.advice.wording import switch_label
 from portal.reporting.periods import Period
 from portal.reporting.requests import error_advice, request_content, request_filters, routing_decisions
 from portal.reporting.requests.request_timeline import Step, attempts_of, steps
@@ -145,6 +148,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         attempts = attempts_of(TenantId(tenant.id), found) if found else ()
         project = Project.objects.filter(tenant=tenant, id=found.project_id).first() if found else None
         content_until = request_content.kept_until(project, request_id)
+        is_run = found is not None and found.cache_result in {"miss", "bypass"}
+        repeated = same_prompt.before(tenant, request_id) if is_run else None
     if found is None:
         raise NotFound("request", str(request_id))
     timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator, attempts=attempts)
@@ -156,6 +161,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         "decisions": decisions,
         "explained": found.error_code in errors(),
         "advice": error_advice.of(found.error_code, found.http_status, slug),
+        "repeated": repeated,
+        "bypass_label": switch_label(switch_of(found.cache_reason)) if found.cache_result == "bypass" else "",
         "near": periods.around(found.started_at).query,
         "shows_replica": principal.is_operator,
         "content_until": content_until,

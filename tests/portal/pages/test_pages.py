@@ -547,7 +547,7 @@ def test_operators_choose_a_tenant_and_see_what_was_refused_of_each_model(
     chosen = operator.get("/portal/usage/?by=tenant&tenant=acme").content.decode()
     assert ('data-testid="usage-by-acme"' in chosen, 'data-testid="usage-by-globex"' in chosen) == (True, False)
     models = operator.get("/portal/usage/?by=model&tenant=acme").content.decode()
-    assert 'data-testid="usage-by-no model that there is"' in models
+    assert 'data-testid="usage-by-a model that does not exist"' in models
     assert "/portal/requests/?period=30d&amp;model=tiny-chat&amp;tenant=acme" in models
     document = operator.get("/portal/usage-by.csv?by=model&tenant=globex").getvalue().decode()
     assert [line.split(",")[2] for line in document.splitlines()] == ["name", "", "tiny-chat"]

@@ -24,8 +24,7 @@ from portal.formats.numbers import whole_duration
 from portal.reporting.advice import broken_prefixes, observed, repeats, wording
 from portal.reporting.advice.observed import Observed, Ran
 from tenants.ids import TenantId
-from tenants.models import ApiKey, CacheSetting, Project, Tenant
-from tenants.registry import policy_of
+from tenants.models import ApiKey, Project, Tenant
 
 MONTH = timedelta(days=30)
 #: Requests of a key and model that advice is based on, at least; and those that one piece of it concerns.
@@ -211,7 +210,7 @@ def _concerned(tenant: Tenant, found: Sequence[Observed], enough: set[_Group]) -
         breaks[_group_of(broken.observed.ran), broken.message, broken.role].append(broken)
     for (group, message, role), of_place in breaks.items():
         parts[group].append(_prefix(message, role, of_place, rates))
-    stored_for = _times_to_live(tenant)
+    stored_for = repeats.times_to_live(tenant)
     again: dict[tuple[_Group, str, tuple[str, ...]], list[Ran]] = defaultdict(list)
     for repeat in repeats.find(found, stored_for):
         again[_group_of(repeat.observed.ran), repeat.reason, repeat.parameters].append(repeat.observed.ran)
@@ -271,17 +270,6 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
     """Return the sum of those that are known; None if none is."""
     known = [each for each in amounts if each is not None]
     return sum(known) if known else None
-
-
-def _times_to_live(tenant: Tenant) -> repeats.StoredFor:
-    """Return how long each request's response is stored: by its key's setting, its project's or the tenant's."""
-    default = policy_of(tenant).cache_ttl_seconds
-    own = {
-        each.key_id or each.project_id: each.ttl_seconds
-        for each in CacheSetting.objects.filter(tenant=tenant)
-        if each.ttl_seconds is not None
-    }
-    return lambda ran: timedelta(seconds=own.get(ran.key_id, own.get(ran.project_id, default)))
 
 
 def _advice(found: _Concerned, traffic: Traffic, factor: float) -> Advice:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from portal.reporting.advice.observed import Observed, Ran
+from tenants.models import CacheSetting, Tenant
+from tenants.registry import policy_of
 
 #: Earlier requests with the same prompt that one is compared with, the last ones.
 MOST_EARLIER = 8
@@ -24,6 +26,8 @@ class Repeat:
     observed: Observed
     #: ``bypass:`` and the reason of the bypass; parameters, running, failed, revision, not_stored, expired or gone.
     reason: str
+    #: The one that it is compared with.
+    earlier: Ran
     #: The fields of the body that differed, for the reason ``parameters``.
     parameters: tuple[str, ...] = ()
 
@@ -42,11 +46,13 @@ def find(requests: Iterable[Observed], stored_for: StoredFor) -> Iterator[Repeat
 def _repeat(each: Observed, earlier: Sequence[Observed], stored_for: StoredFor) -> Repeat:
     same = [other for other in earlier if other.sketch.parameters == each.sketch.parameters]
     if not same:
-        differing = min((_differing(each, other) for other in reversed(earlier)), key=len)
-        return Repeat(observed=each, reason="parameters", parameters=differing)
+        nearest = min(reversed(earlier), key=lambda other: len(_differing(each, other)))
+        parameters = _differing(each, nearest)
+        return Repeat(observed=each, reason="parameters", earlier=nearest.ran, parameters=parameters)
+    last = same[-1].ran
     if each.ran.cache_result == "bypass":
-        return Repeat(observed=each, reason=f"bypass:{each.ran.cache_reason}")
-    return Repeat(observed=each, reason=_why_not_found(each.ran, same[-1].ran, stored_for))
+        return Repeat(observed=each, reason=f"bypass:{each.ran.cache_reason}", earlier=last)
+    return Repeat(observed=each, reason=_why_not_found(each.ran, last, stored_for), earlier=last)
 
 
 def _differing(one: Observed, other: Observed) -> tuple[str, ...]:
@@ -67,3 +73,14 @@ def _why_not_found(ran: Ran, earlier: Ran, stored_for: StoredFor) -> str:
     if ran.started_at - earlier.finished_at >= stored_for(ran):
         return "expired"
     return "gone"
+
+
+def times_to_live(tenant: Tenant) -> StoredFor:
+    """Return how long each request's response is stored: by its key's setting, its project's or the tenant's."""
+    default = policy_of(tenant).cache_ttl_seconds
+    own = {
+        each.key_id or each.project_id: each.ttl_seconds
+        for each in CacheSetting.objects.filter(tenant=tenant)
+        if each.ttl_seconds is not None
+    }
+    return lambda ran: timedelta(seconds=own.get(ran.key_id, own.get(ran.project_id, default)))

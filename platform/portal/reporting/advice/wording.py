@@ -7,10 +7,11 @@ from django.utils.translation import gettext_noop
 from caching import bypass
 from portal.formats.numbers import count
 
-#: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
+#: What avoids a bypass, by kind of switch (``caching.bypass.SWITCHES``): a header without a value is to be left out.
 SWITCH_LABELS = {
     "setting": gettext_noop("the setting {} on the page Prediction cache"),
-    "header": gettext_noop("the request's header {}"),
+    "header": gettext_noop("leave out the request's header {}"),
+    "header=": gettext_noop("send the header {} with the request"),
     "scope": gettext_noop("the key's scope {}"),
     "field": gettext_noop("the request's field {}"),
 }
@@ -53,7 +54,7 @@ def switch_label(switch: str | None) -> str:
     if switch is None:
         return gettext_noop("nothing: such answers are never cached")
     kind, _, name = switch.partition(":")
-    return SWITCH_LABELS[kind].format(name)
+    return SWITCH_LABELS["header=" if kind == "header" and "=" in name else kind].format(name)
 
 
 def of_break(message: int, role: str, shared_tokens: int, behind_tokens: int) -> tuple[str, str]:
