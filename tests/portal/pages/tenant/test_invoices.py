@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from django.test import Client
 
+from billing.invoices import steps
 from billing.models import Invoice
 from portal.reporting.billing import month_usage
 from tenants.models import Membership, User
@@ -100,6 +101,10 @@ def test_the_search_finds_an_invoice_for_those_who_may_read_it(
 def test_operators_see_what_is_open_of_all_months(world: World, invoice: Invoice, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
     assert "1 invoice of all months is open." in browser.get("/portal/invoices/").content.decode()
-    page = browser.get("/portal/invoices/?month=open").content.decode()
-    assert f'<a href="/portal/tenants/acme/invoices/{invoice.id}/">{invoice.number}</a>' in page
+    for which in ("open", "all"):
+        page = browser.get(f"/portal/invoices/?month={which}").content.decode()
+        assert f'<a href="/portal/tenants/acme/invoices/{invoice.id}/">{invoice.number}</a>' in page
+    steps.pay(fixtures.OPERATOR, invoice, reference="Wire", paid_on=invoice.issued_on)
+    assert invoice.number not in browser.get("/portal/invoices/?month=open").content.decode()
+    assert invoice.number in browser.get("/portal/invoices/?month=all").content.decode()
     assert 'href="/portal/invoices/?month=open"' in browser.get("/portal/payments/").content.decode()

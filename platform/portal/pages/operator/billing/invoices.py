@@ -39,8 +39,8 @@ from tenants.models import Tenant
 
 #: How many months the picker offers.
 MONTHS = 24
-#: The open invoices of all months instead of one month's, and how many the page shows.
-OPEN, MOST_OPEN = "open", 500
+#: The open invoices of all months, or all of them, instead of one month's; and how many the page shows.
+OPEN, ALL, MOST_OPEN = "open", "all", 500
 #: Refusals that a message lists.
 NAMED = 5
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,4})?")
@@ -57,11 +57,11 @@ class Entry:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Show the invoices of a month, by default the last one that is over, or all open ones; make those of a month."""
+    """Show the invoices of a month, by default the last one that is over, or of all months; make those of a month."""
     today = timezone.now().date()
     text = request.POST.get("month") or request.GET.get("month")
-    if text == OPEN:
-        return _open(request, principal, today)
+    if text in {OPEN, ALL}:
+        return _of_all_months(request, principal, today, is_open=text == OPEN)
     month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
     form = MirrorForm(request.POST if request.POST.get("action") == "mirror" else None)
     if request.method == "POST" and not form.is_bound:
@@ -86,14 +86,15 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     return show(request, principal, "portal/invoices.html", context, active="invoices", status=status)
 
 
-def _open(request: HttpRequest, principal: Principal, today: date) -> HttpResponse:
-    """Show the open invoices of all months, those that are due first at the top."""
-    found = registry.with_paid(_unpaid().order_by("due_on", "id"))
+def _of_all_months(request: HttpRequest, principal: Principal, today: date, *, is_open: bool) -> HttpResponse:
+    """Show the open invoices of all months, those that are due first at the top; or all invoices, the newest first."""
+    found = registry.with_paid(_unpaid().order_by("due_on", "id") if is_open else Invoice.objects.order_by("-id"))
     slugs = dict(Tenant.objects.values_list("id", "slug"))
     context: dict[str, Any] = {
-        "is_open": True,
+        "is_open": is_open,
+        "is_all": not is_open,
         "months": periods.past_months(today, MONTHS),
-        "open_count": found.count(),
+        "count": found.count(),
         "rows": [
             (slugs[each.tenant_id], invoice_list.row(each, today))
             for each in found[: most(request, "open-invoices", MOST_OPEN)]
