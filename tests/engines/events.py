@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,13 @@ class Listener:
                 batch = decode(await self._socket.recv_multipart())
                 found.extend(event for event in batch.events if event["type"] == kind)
         return found
+
+    async def through(self, event: Callable[[dict[str, Any]], bool]) -> list[Batch]:
+        """Return the next messages up to the one with such an event. Those of earlier requests may come first."""
+        heard: list[Batch] = []
+        while not heard or not any(event(each) for each in heard[-1].events):
+            heard.append(await self.batch())
+        return heard
 
     async def batch(self) -> Batch:
         """Return the next message."""
