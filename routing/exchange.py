@@ -18,12 +18,12 @@ from typing import Annotated
 import msgspec
 
 from routing.errors import BadMessage
-from routing.prefix_hash import PrefixHashes
-from routing.replica_load import LoadRow
+from routing.prefixes.prefix_hash import PrefixHashes
+from routing.replicas.load import LoadRow
 from routing.router import Choice, Router
 from routing.sessions import LONGEST_TTL_SECONDS
-from routing.shared_counters import MAX_CHARGES
-from routing.shared_state import MAX_REMOTE
+from routing.shared.counters import MAX_CHARGES
+from routing.shared.state import MAX_REMOTE
 
 #: A message has the latest prompts, with at most this many links in all; a link takes 12 bytes.
 MAX_LINKS = 16_000

@@ -19,8 +19,8 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from routing.shared_counters import Counter, CounterTable
-from routing.shared_state import private
+from routing.shared.counters import Counter, CounterTable
+from routing.shared.state import private
 
 T = TypeVar("T")
 

@@ -12,15 +12,15 @@ from uuid import UUID
 import msgspec
 
 from catalogue.routing_policy import DEFAULT, EVEN, EXPECTED_SECONDS, TERMS, RoutingPolicy, Weights
-from routing.drift import Drift
 from routing.errors import NoReplica
-from routing.prefix_hash import PrefixHashes
-from routing.reload_speed import ReloadSpeed
-from routing.replica_load import AVERAGE_SECONDS, LoadRow, ReplicaLoad, typical_seconds_per_token
+from routing.prefixes.drift import Drift
+from routing.prefixes.prefix_hash import PrefixHashes
+from routing.prefixes.warm_prefixes import ReplicaCache, Use, WarmPrefixes
+from routing.replicas.load import AVERAGE_SECONDS, LoadRow, ReplicaLoad, typical_seconds_per_token
+from routing.replicas.reload_speed import ReloadSpeed
 from routing.sessions import SessionMap, mark, rendezvous
-from routing.shared_counters import CounterTable
-from routing.shared_state import ReplicaMemory, SharedState, private
-from routing.warm_prefixes import ReplicaCache, Use, WarmPrefixes
+from routing.shared.counters import CounterTable
+from routing.shared.state import ReplicaMemory, SharedState, private
 
 Reason = Literal["session", "prefix", "load", "only"]
 

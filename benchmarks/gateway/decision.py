@@ -8,7 +8,7 @@ import time
 import uuid
 
 from benchmarks.machine import Cores
-from routing.prefix_hash import BYTES_PER_TOKEN, PromptMessage, prefix_hashes
+from routing.prefixes.prefix_hash import BYTES_PER_TOKEN, PromptMessage, prefix_hashes
 from routing.router import Router, RoutingRequest
 
 PROMPT_TOKENS = 8_000

@@ -31,8 +31,8 @@ from gateway.upstream.queue.bounds import QueueBounds
 from gateway.upstream.rollout_outcomes import RolloutOutcomes
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
+from routing.prefixes.warm_prefixes import Use
 from routing.router import AnswerStart, Candidate, Choice, Router, RoutingRequest
-from routing.warm_prefixes import Use
 
 VARIABLE = "BENCH_RUNG"
 ROUTING, WAL = "routing", "wal"

@@ -8,8 +8,8 @@ from uuid import UUID
 from benchmarks.routing.hearth_policy import Hearth
 from benchmarks.routing.simulator import MAX_SEQUENCES, Engine, Request
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Ticket
-from routing.shared_counters import CounterTable
-from routing.shared_state import SharedState
+from routing.shared.counters import CounterTable
+from routing.shared.state import SharedState
 
 
 class FairHearth(Hearth):

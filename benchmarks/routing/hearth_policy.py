@@ -11,10 +11,10 @@ import msgspec
 from benchmarks.routing.simulator import Engine, Request
 from benchmarks.routing.workload import hashes
 from routing.exchange import Exchange
-from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
+from routing.prefixes.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
+from routing.prefixes.warm_prefixes import ReplicaCache, WarmPrefixes
 from routing.router import AnswerStart, Boot, Choice, Router, RoutingRequest
-from routing.shared_state import SharedState, size
-from routing.warm_prefixes import ReplicaCache, WarmPrefixes
+from routing.shared.state import SharedState, size
 
 PREFIX_ENTRIES = 1 << 20
 SESSION_ENTRIES = 1 << 14

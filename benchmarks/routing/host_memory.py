@@ -28,8 +28,8 @@ from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS
 CACHE_SHARE = 0.4
 #: Host memory, as a multiple of the cache.
 FACTOR = 4.0
-#: Tokens a second from host memory: 128 KiB each at 25 GB a second (``routing.reload_speed``), and a tenth of that, as
-#: with larger keys and values, slower lanes, or engines that share them. Engines compute 6,000.
+#: Tokens a second from host memory: 128 KiB each at 25 GB a second (``routing.replicas.reload_speed``), and a tenth of
+#: that, as with larger keys and values, slower lanes, or engines that share them. Engines compute 6,000.
 SPEEDS = (190_000.0, 19_000.0)
 HEARTHS: dict[str, type[Hearth]] = {
     "hearth": hearth_policy.Hearth,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from routing.prefix_hash import PrefixHashes, PromptMessage, prefix_hashes
+from routing.prefixes.prefix_hash import PrefixHashes, PromptMessage, prefix_hashes
 from routing.router import RoutingRequest
 
 ROOT = b"r" * 32

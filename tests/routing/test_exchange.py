@@ -13,8 +13,8 @@ from routing.errors import BadMessage
 from routing.exchange import MAX_LINKS, Exchange
 from routing.fair_queue import FairQueue, Priority
 from routing.router import Boot, Router
-from routing.shared_counters import RECENT_SECONDS
-from routing.shared_state import MAX_REMOTE, private
+from routing.shared.counters import RECENT_SECONDS
+from routing.shared.state import MAX_REMOTE, private
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import DOCUMENT, Clock, answer, serve
 

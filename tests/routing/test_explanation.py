@@ -12,7 +12,7 @@ from catalogue.routing_policy import DEFAULT, TERMS, PolicyName, RoutingPolicy, 
 from routing import decision_record, explanation
 from routing.explanation import MAX_CANDIDATES, Decision
 from routing.router import EQUAL_SECONDS, Candidate, Reason, Router, RoutingRequest
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.routing.prompts import ask, replicas, system, user
 from tests.routing.test_router import DOCUMENT, Clock, answer
 

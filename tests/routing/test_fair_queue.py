@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.fair_queue import PATIENCE_SECONDS, POSTED_SECONDS, FairQueue, Priority
-from routing.shared_counters import Counter, CounterTable
-from routing.shared_file import SharedFile
-from routing.shared_state import COUNTER_WORDS, COUNTERS, private
+from routing.shared.counters import Counter, CounterTable
+from routing.shared.file import SharedFile
+from routing.shared.state import COUNTER_WORDS, COUNTERS, private
 from tests.routing.test_router import Clock
 
 ACME, GLOBEX, INITECH = (UUID(int=number) for number in range(1, 4))

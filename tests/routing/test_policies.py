@@ -10,7 +10,7 @@ import pytest
 from catalogue import routing_policy
 from catalogue.routing_policy import DEFAULT, TERMS, BadPolicy, Comparison, PolicyName, Routing, RoutingPolicy, Weights
 from routing.router import Candidate, Choice, Router
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.routing.prompts import ask, replicas, system, user
 from tests.routing.test_router import DOCUMENT, Clock, answer
 

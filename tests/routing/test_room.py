@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from routing.prefix_hash import CHUNK_BYTES
-from routing.replica_load import BEHIND_SECONDS, LARGEST_SURPRISE, PRIOR_SECONDS_PER_TOKEN, STUCK_SECONDS
+from routing.prefixes.prefix_hash import CHUNK_BYTES
+from routing.replicas.load import BEHIND_SECONDS, LARGEST_SURPRISE, PRIOR_SECONDS_PER_TOKEN, STUCK_SECONDS
 from routing.router import Boot, Choice, Router
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import Clock
 

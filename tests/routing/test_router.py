@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from routing.errors import NoReplica
-from routing.prefix_hash import CHUNK_BYTES
-from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
+from routing.prefixes.prefix_hash import CHUNK_BYTES
+from routing.replicas.load import PRIOR_SECONDS_PER_TOKEN
 from routing.router import Boot, Choice, Router, RoutingRequest
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.routing.prompts import ask, replicas, system, user
 
 DOCUMENT = "d" * (20 * CHUNK_BYTES)

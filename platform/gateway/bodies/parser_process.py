@@ -34,7 +34,7 @@ from gateway.protocols import media, request_body
 from gateway.protocols.body_facts import BodyFacts, has_media, session_in
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import opening, prefix_hashes, question
+from routing.prefixes.prefix_hash import opening, prefix_hashes, question
 
 #: The gateway itself goes first.
 NICENESS = 5

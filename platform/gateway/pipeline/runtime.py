@@ -42,7 +42,7 @@ from gateway.upstream.routing.decision_log import DecisionLog
 from gateway.upstream.routing.exchange import RoutingExchange
 from gateway.upstream.routing.sketch_log import SketchLog
 from routing.router import Router
-from routing.shared_file import SharedFile
+from routing.shared.file import SharedFile
 from tenants import redis_address
 from workers.serving import engine_tls
 

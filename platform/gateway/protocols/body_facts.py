@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from routing.prefix_hash import PrefixHashes
+from routing.prefixes.prefix_hash import PrefixHashes
 
 #: Types of message parts whose text is in the body; any other may be an image that the body only links to.
 _TEXT_PARTS = frozenset(
@@ -34,9 +34,9 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
     bypass: Literal["stateful", "tools"] | None
     session: str | None
     prefix: PrefixHashes
-    #: See ``routing.prefix_hash.opening``.
+    #: See ``routing.prefixes.prefix_hash.opening``.
     opening: bytes | None
-    #: See ``routing.prefix_hash.question``.
+    #: See ``routing.prefixes.prefix_hash.question``.
     question: bytes
 
 

@@ -14,7 +14,7 @@ from caching.fingerprint import IGNORED
 from gateway.errors import GatewayError, Headers
 from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.protocols.validators import Check
-from routing.prefix_hash import PromptMessage
+from routing.prefixes.prefix_hash import PromptMessage
 
 #: The kinds of stream events. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to a
 #: client that requested it; ``done`` ends the stream and is sent once the END is written.

@@ -19,7 +19,7 @@ from gateway.errors import BadRequest, GatewayError, NotFound, Unavailable
 from gateway.protocols import body_facts, media, request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import opening, prefix_hashes
+from routing.prefixes.prefix_hash import opening, prefix_hashes
 from tenants.ids import TenantId, new_id
 
 TARGET = Target(model_name="resolved", context_length_tokens=100, prefix_root=b"r" * 32, digest_wanted=True)

@@ -12,7 +12,7 @@ from gateway.errors import BadRequest, GatewayError, Headers
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, finish_reason_of, usage_of_total
 from gateway.protocols.openai.chat import as_bytes, conversation, tools
-from routing.prefix_hash import PromptMessage
+from routing.prefixes.prefix_hash import PromptMessage
 
 _DELTA = b"event: content_block_delta\n"
 #: The signature of a thinking block, which is no token.

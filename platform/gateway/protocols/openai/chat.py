@@ -20,7 +20,7 @@ from gateway.protocols.endpoint import (
     usage_of_total,
 )
 from gateway.protocols.stream_token_counts import TokenCounts
-from routing.prefix_hash import PromptMessage
+from routing.prefixes.prefix_hash import PromptMessage
 
 _DONE = b"data: [DONE]"
 _USAGE_MARK = b'"usage"'

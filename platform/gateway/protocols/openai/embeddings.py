@@ -9,7 +9,7 @@ from gateway.errors import BadRequest
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Endpoint, Usage
 from gateway.protocols.openai.chat import as_bytes, conversation, usage_of
-from routing.prefix_hash import PromptMessage
+from routing.prefixes.prefix_hash import PromptMessage
 
 
 class Embeddings(Endpoint):

@@ -22,7 +22,7 @@ from gateway.protocols.endpoint import (
     usage_of_total,
 )
 from gateway.protocols.openai.chat import as_bytes, conversation, tools
-from routing.prefix_hash import PromptMessage
+from routing.prefixes.prefix_hash import PromptMessage
 
 #: An event names its type within its first bytes, this many.
 _TYPE_BYTES = 80

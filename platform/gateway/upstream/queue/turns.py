@@ -18,7 +18,7 @@ from gateway.control_plane.in_flight import InFlight
 from gateway.upstream.queue.bounds import QueueBounds, QueuedRequest
 from routing.fair_queue import OUTPUT_WEIGHT, FairQueue, Priority, Ticket
 from routing.router import Choice, Router, RoutingRequest
-from routing.shared_counters import CounterTable
+from routing.shared.counters import CounterTable
 from workers.serving.endpoints import Endpoint
 
 #: While requests wait, seconds between two looks for room: other processes do not signal that one of theirs ended.

@@ -8,10 +8,11 @@ from pathlib import Path
 from django.conf import settings
 
 from gateway import metrics
-from routing import shared_file, shared_state
 from routing.errors import NotShared
-from routing.shared_file import SharedFile
-from routing.shared_state import WORD, SharedState
+from routing.shared import file as shared_file
+from routing.shared import state as shared_state
+from routing.shared.file import SharedFile
+from routing.shared.state import WORD, SharedState
 
 log = logging.getLogger(__name__)
 

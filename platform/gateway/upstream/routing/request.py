@@ -8,7 +8,7 @@ from catalogue.registry import ServedModel
 from gateway.admission.cost_estimate import DEFAULT_NEW_TOKENS
 from gateway.protocols.body_facts import session_in
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import PrefixHashes, opening, prefix_hashes, question
+from routing.prefixes.prefix_hash import PrefixHashes, opening, prefix_hashes, question
 from routing.router import RoutingRequest
 from tenants.isolation import keyspace
 from tenants.snapshot.snapshot import Caller

@@ -14,9 +14,9 @@ import orjson
 
 from gateway.redis_client.client import RedisClient, batches
 from gateway.request import RequestContext
-from routing import prompt_sketch
-from routing.prefix_hash import PrefixHashes
-from routing.prompt_sketch import KEPT_SECONDS, MAX_SKETCHES
+from routing.prefixes import prompt_sketch
+from routing.prefixes.prefix_hash import PrefixHashes
+from routing.prefixes.prompt_sketch import KEPT_SECONDS, MAX_SKETCHES
 from tenants.ids import TenantId
 from tenants.isolation import keyspace
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from portal.reporting.advice.observed import Observed
-from routing.prompt_sketch import PromptSketch
+from routing.prefixes.prompt_sketch import PromptSketch
 
 #: Equal text that is shorter says nothing: many conversations have "yes" in common.
 SHORTEST_BYTES = 128

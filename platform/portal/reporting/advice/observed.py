@@ -13,8 +13,8 @@ from redis import RedisError
 
 from billing.models import UsageRecord
 from portal import redis_clients
-from routing import prompt_sketch
-from routing.prompt_sketch import KEPT_SECONDS, PromptSketch
+from routing.prefixes import prompt_sketch
+from routing.prefixes.prompt_sketch import KEPT_SECONDS, PromptSketch
 from tenants.ids import TenantId
 from tenants.isolation import keyspace
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.redis_client.client import RedisClient
 from gateway.upstream.routing.exchange import CHANNEL, RoutingExchange
 from routing.router import Boot, Router
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.gateway.fixtures.private_redis import PrivateRedis
 from tests.gateway.fixtures.tenants import until
 from tests.routing.prompts import ask, replicas, user

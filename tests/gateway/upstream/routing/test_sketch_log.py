@@ -12,7 +12,7 @@ from billing.drain import batch
 from billing.ledger.usage_rows import finished
 from portal.reporting.advice import advisor
 from portal.reporting.advice.advisor import Report
-from routing import prompt_sketch
+from routing.prefixes import prompt_sketch
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.isolation import keyspace

@@ -17,8 +17,8 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from billing.ledger.usage_rows import UsageRow
-from routing import prompt_sketch
-from routing.prefix_hash import PromptMessage, prefix_hashes
+from routing.prefixes import prompt_sketch
+from routing.prefixes.prefix_hash import PromptMessage, prefix_hashes
 from tenants import registry
 from tenants.ids import TenantId
 from tenants.isolation import keyspace

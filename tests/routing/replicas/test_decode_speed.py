@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from routing.decode_speed import PRIOR_SECONDS, DecodeSpeed, mean_tokens, seconds_per_neighbour
+from routing.replicas.decode_speed import PRIOR_SECONDS, DecodeSpeed, mean_tokens, seconds_per_neighbour
 
 
 def test_it_finds_the_slope_of_a_straight_line() -> None:

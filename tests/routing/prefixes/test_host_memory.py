@@ -9,17 +9,17 @@ import pytest
 
 from catalogue import routing_policy
 from routing import decision_record, explanation
-from routing.reload_speed import LEAST_TOKENS, PRIOR_SECONDS_PER_TOKEN, ReloadSpeed
-from routing.replica_load import PRIOR_SECONDS_PER_TOKEN as PRIOR_COMPUTING
+from routing.prefixes.warm_prefixes import ReplicaCache
+from routing.replicas.load import PRIOR_SECONDS_PER_TOKEN as PRIOR_COMPUTING
+from routing.replicas.reload_speed import LEAST_TOKENS, PRIOR_SECONDS_PER_TOKEN, ReloadSpeed
 from routing.router import Boot, Candidate, Choice, Router
-from routing.shared_state import private, private_place
-from routing.warm_prefixes import ReplicaCache
+from routing.shared.state import private, private_place
+from tests.routing.prefixes.test_warm_prefixes import LINK_TOKENS, chain, table_of
 from tests.routing.prompts import ask, replicas, user
+from tests.routing.shared.test_file import path, processes  # noqa: F401 (fixtures)
 from tests.routing.test_exchange import Elsewhere, Host, tell
 from tests.routing.test_explanation import decided
 from tests.routing.test_router import DOCUMENT, Clock, answer, serve
-from tests.routing.test_shared_file import path, processes  # noqa: F401 (fixtures)
-from tests.routing.test_warm_prefixes import LINK_TOKENS, chain, table_of
 
 HELD, OTHER = replicas(2)
 #: Tokens of a question about a document; a cache that holds three of them, and host memory for twenty-three.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from routing.errors import NotShared
-from routing.shared_state import MAX_PROCESSES, SharedState, size
+from routing.shared.state import MAX_PROCESSES, SharedState, size
 
 #: C's ``struct flock``: type, whence, start, length, process; aligned to its end.
 _FLOCK = struct.Struct("hhqqi0q")

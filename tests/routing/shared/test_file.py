@@ -15,8 +15,8 @@ import pytest
 
 from routing.errors import NotShared
 from routing.router import Boot, Router
-from routing.shared_file import SharedFile
-from routing.shared_state import MAX_PROCESSES, MAX_REPLICAS, size
+from routing.shared.file import SharedFile
+from routing.shared.state import MAX_PROCESSES, MAX_REPLICAS, size
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import DOCUMENT, Clock, answer, serve
 
@@ -26,7 +26,7 @@ OTHER = """
 import sys, time
 from pathlib import Path
 from routing.router import Boot, Router
-from routing.shared_file import SharedFile
+from routing.shared.file import SharedFile
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import DOCUMENT
 file = SharedFile.open(Path(sys.argv[1]), 1 << 12, 1 << 8)
@@ -247,7 +247,7 @@ def _environment() -> dict[str, str]:
 
 def test_processes_that_start_together_share(path: Path) -> None:
     """Reserving the memory takes longer than any later exclusion."""
-    start = "import sys; from pathlib import Path; from routing.shared_file import SharedFile\n"
+    start = "import sys; from pathlib import Path; from routing.shared.file import SharedFile\n"
     start += (
         "file = SharedFile.open(Path(sys.argv[1]), 1 << 22, 1 << 17); print(file.process, flush=True); sys.stdin.read()"
     )

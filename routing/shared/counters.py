@@ -2,7 +2,7 @@
 
 They are in a table of fixed size in the memory that the processes share. A name has one of a few places, by its hash;
 when all of those are taken it gets the one that was unused for longest. Of two processes that change a number at the
-same moment one may lose its change, as everywhere in that memory (:mod:`routing.shared_state`).
+same moment one may lose its change, as everywhere in that memory (:mod:`routing.shared.state`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable
 
-from routing.shared_state import COUNTER_WORDS, COUNTERS, SharedState
+from routing.shared.state import COUNTER_WORDS, COUNTERS, SharedState
 
 #: How many places a name may have.
 _WAYS = 8

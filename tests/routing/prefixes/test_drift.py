@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from routing.drift import ANSWERS, LEAST_OTHERS, LEAST_TOKENS, Drift
-from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
+from routing.prefixes.drift import ANSWERS, LEAST_OTHERS, LEAST_TOKENS, Drift
+from routing.replicas.load import PRIOR_SECONDS_PER_TOKEN
 from routing.router import Boot, Choice, Router, RoutingRequest
-from routing.shared_state import private
+from routing.shared.state import private
 from tests.routing.prompts import ask, replicas, system, user
 from tests.routing.test_router import DOCUMENT, Clock, answer
 

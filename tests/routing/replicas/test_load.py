@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routing.replica_load import PRIOR_SECONDS_PER_TOKEN, ReplicaLoad, typical_seconds_per_token
+from routing.replicas.load import PRIOR_SECONDS_PER_TOKEN, ReplicaLoad, typical_seconds_per_token
 
 
 def test_work_adds_up_and_runs_down() -> None:

@@ -7,9 +7,9 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing import prompt_sketch
-from routing.prefix_hash import PromptMessage
-from routing.prompt_sketch import PromptSketch, tail_lengths
+from routing.prefixes import prompt_sketch
+from routing.prefixes.prefix_hash import PromptMessage
+from routing.prefixes.prompt_sketch import PromptSketch, tail_lengths
 from tests.routing.prompts import messages, prompt, prompts, system, user
 
 KEY = b"k" * 32

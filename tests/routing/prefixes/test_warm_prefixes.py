@@ -8,8 +8,8 @@ from collections import OrderedDict
 import pytest
 from hypothesis import given
 
-from routing.prefix_hash import CHUNK_BYTES, PrefixHashes
-from routing.warm_prefixes import ReplicaCache, WarmPrefixes
+from routing.prefixes.prefix_hash import CHUNK_BYTES, PrefixHashes
+from routing.prefixes.warm_prefixes import ReplicaCache, WarmPrefixes
 from tests.routing.prompts import prompt, prompts, user
 
 LINK_TOKENS = CHUNK_BYTES // 4

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
-from routing.shared_state import CACHE_WORDS, ReplicaMemory, private_place
+from routing.prefixes.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
+from routing.shared.state import CACHE_WORDS, ReplicaMemory, private_place
 
 #: Places where a link may be. When all are taken the one used longest ago is overwritten.
 WAYS = 4

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from routing.prefix_hash import LARGEST_BYTES, PrefixHashes, PromptMessage
+from routing.prefixes.prefix_hash import LARGEST_BYTES, PrefixHashes, PromptMessage
 
 HASH_BYTES = 6
 #: Where gateways keep them in the cache's Redis: each tenant's newest ones, by when they were sent (Unix s).

@@ -4,7 +4,7 @@ Its sections, of 8-byte words:
 
 - the table of warm prefixes and that of sessions, which every process writes;
 - for each replica the slices of its cache and of its host memory, which every process writes;
-- the counters of tenants that wait (:mod:`routing.shared_counters`), which every process writes;
+- the counters of tenants that wait (:mod:`routing.shared.counters`), which every process writes;
 - for each process and replica one row with its part of the load, which only that process writes; processes of other
   hosts have rows too, which one process of this host writes for them (:mod:`routing.exchange`).
 
@@ -23,8 +23,8 @@ from typing import Protocol
 MAX_PROCESSES = 16
 MAX_REMOTE = 48
 MAX_REPLICAS = 256
-#: Words of a replica's cache, and as many of its host memory (:mod:`routing.warm_prefixes`); and a row of a load
-#: (:mod:`routing.replica_load`).
+#: Words of a replica's cache, and as many of its host memory (:mod:`routing.prefixes.warm_prefixes`); and a row of
+#: a load (:mod:`routing.replicas.load`).
 CACHE_WORDS = 2080
 ROW = struct.Struct("21d")
 #: Entries of the table of counters, and words of each.

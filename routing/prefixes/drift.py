@@ -1,9 +1,9 @@
 """Whether what is believed of a replica's cache keeps being wrong, so that nothing is to be routed by it.
 
-A cache that was emptied is corrected answer by answer (:meth:`routing.warm_prefixes.ReplicaCache.correct`): of one with
-64 sessions every prediction was right again after 32 answers. An engine that holds much less than it says, or nothing,
-is wrong for ever, and for every tenant. A sound engine may be wrong for ever for one tenant: request fields that change
-a prompt's beginning need not be among its links.
+A cache that was emptied is corrected answer by answer (:meth:`routing.prefixes.warm_prefixes.ReplicaCache.correct`): of
+one with 64 sessions every prediction was right again after 32 answers. An engine that holds much less than it says, or
+nothing, is wrong for ever, and for every tenant. A sound engine may be wrong for ever for one tenant: request fields
+that change a prompt's beginning need not be among its links.
 """
 
 from __future__ import annotations

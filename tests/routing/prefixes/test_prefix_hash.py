@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from routing import prefix_hash
-from routing.prefix_hash import (
+from routing.prefixes import prefix_hash
+from routing.prefixes.prefix_hash import (
     CHUNK_BYTES,
     GROWTH,
     KEPT_HASHES,

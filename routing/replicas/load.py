@@ -14,8 +14,8 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from routing.decode_speed import DecodeSpeed, mean_tokens, seconds_per_neighbour
-from routing.shared_state import PeerRow, ReplicaMemory, private_place
+from routing.replicas.decode_speed import DecodeSpeed, mean_tokens, seconds_per_neighbour
+from routing.shared.state import PeerRow, ReplicaMemory, private_place
 
 R = TypeVar("R", bound=Hashable)
 
@@ -69,7 +69,7 @@ class LoadRow(NamedTuple):
     learned_seconds: Amount = 0.0
     learned_tokens: Amount = 0.0
     learned_at: Time = 0.0
-    #: See :mod:`routing.decode_speed`.
+    #: See :mod:`routing.replicas.decode_speed`.
     answers: Amount = 0.0
     answer_tokens: Amount = 0.0
     paced_answers: Amount = 0.0
@@ -336,7 +336,7 @@ class ReplicaLoad(Generic[R]):
         self._learned_at = now
 
     def learn_decoding(self, tokens: int, seconds: float, batch: float) -> None:
-        """Record an answer; see :meth:`routing.decode_speed.DecodeSpeed.learn`."""
+        """Record an answer; see :meth:`routing.replicas.decode_speed.DecodeSpeed.learn`."""
         self._decode.learn(tokens, seconds, batch)
         self._pace = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from routing.replica_load import LARGEST_SURPRISE, MEMORY, MEMORY_SECONDS
+from routing.replicas.load import LARGEST_SURPRISE, MEMORY, MEMORY_SECONDS
 
 #: Assumed seconds of a token, and how many tokens that guess weighs beside what is learned: 128 KiB of keys and values,
 #: as of a model with 8 billion parameters, at 25 GB a second, about what PCIe 4.0 with 16 lanes reaches.
