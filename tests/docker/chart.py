@@ -18,6 +18,7 @@ NODE_DATABASE_URL = "postgresql://hearth_node_$(HEARTH_NODE):$(NODE_DATABASE_PAS
 #: What a platform team would set: two groups of nodes, an ingress, a fleet, images by digest.
 EXAMPLE: Mapping[str, Any] = {
     "nodeDatabaseUrl": NODE_DATABASE_URL,
+    "trustedCertificates": {"configMap": "company-certificates", "key": "ca.crt"},
     "images": {"prefix": "registry.example/team/", "digests": {"hearth-gateway": f"sha256:{'0' * 64}"}},
     "environment": {"HEARTH_LOG_FORMAT": "json"},
     "bootstrap": {"contract": True},

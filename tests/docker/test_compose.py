@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import subprocess
@@ -25,7 +26,7 @@ from tests.docker.files import (
     stages,
 )
 
-#: Variables of the images of PostgreSQL and Redis, and of the Hugging Face hub.
+#: Variables of the images of PostgreSQL and Redis, of the Hugging Face hub, and of what trusts certificates.
 OTHERS = {
     "POSTGRES_PASSWORD",
     "HEARTH_OWNER_PASSWORD",
@@ -36,6 +37,7 @@ OTHERS = {
     "NODE_PASSWORD",
     "HF_TOKEN",
     "OTEL_EXPORTER_OTLP_HEADERS",
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
 }
 #: What the SDK of OpenTelemetry reads and docs/configuration.md names; the OTEL_BSP_… of its specification.
 OF_TRACES = {
@@ -60,7 +62,7 @@ FIXED = {
 }
 #: What only the compose files themselves read.
 OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND", "HEARTH_REDIS_MAXMEMORY"}
-OF_COMPOSE |= {"HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"}
+OF_COMPOSE |= {"HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS", "HEARTH_TRUSTED_CERTIFICATES"}
 KNOWN = set(variables()) | OTHERS | OF_TRACES
 SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]
 
@@ -132,6 +134,21 @@ def test_files_of_deleted_days_go_to_a_folder_of_the_machine_if_one_is_named(
     assert environment(COMPOSE, "control", named)["HEARTH_USAGE_EXPORT_DIR"] == given
 
 
+@pytest.mark.parametrize(("path", "name"), SERVICES)
+def test_certificates_to_trust_are_where_the_machine_has_them(path: Path, name: str) -> None:
+    if "build" not in service(path, name):
+        return
+    needed = {found[1]: "x" for found in INTERPOLATION.findall(path.read_text()) if found[2] == "?"}
+    for file, mounted, trusted in (
+        ("", f"{os.devnull}:/run/no-certificates:ro", "/etc/ssl/certs/ca-certificates.crt"),
+        ("/srv/ca.pem", "/srv/ca.pem:/srv/ca.pem:ro", "/srv/ca.pem"),
+    ):
+        given = needed | {"HEARTH_TRUSTED_CERTIFICATES": file}
+        assert mounted in [interpolate(volume, given) for volume in service(path, name)["volumes"]]
+        variables_of_it = environment(path, name, given)
+        assert {variables_of_it[each] for each in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")} == {trusted}
+
+
 @pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
 def test_no_password_has_a_default(path: Path) -> None:
     secret = [found for found in INTERPOLATION.findall(path.read_text()) if "PASSWORD" in found[1] or "URL" in found[1]]
@@ -168,7 +185,7 @@ def test_every_volume_dependency_and_mounted_file_is_there(path: Path) -> None:
     for found in document["services"].values():
         for volume in found.get("volumes", []):
             source = interpolate(volume, {}).split(":")[0]
-            assert source in document["volumes"] or (path.parent / source).is_file()
+            assert source in {*document["volumes"], os.devnull} or (path.parent / source).is_file()
         for name, condition in found.get("depends_on", {}).items():
             # one of a profile that is not asked for is not there, and must not be missed
             assert name in document["services"]

@@ -23,8 +23,9 @@ STAGES = stages()
 PODS = dict(pod_templates())
 #: What compose runs of Hearth itself, by name.
 SERVICES = {name: found for name, found in compose(COMPOSE)["services"].items() if "build" in found}
-#: Of the chart itself, and of the Hugging Face hub.
-OWN_VARIABLES = {"NODE_DATABASE_PASSWORD", "HF_TOKEN"}
+TRUST = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
+#: Of the chart itself, of the Hugging Face hub, and of what trusts certificates.
+OWN_VARIABLES = {"NODE_DATABASE_PASSWORD", "HF_TOKEN", *TRUST}
 FIRST_HEALTH_PORT = 8082
 
 
@@ -60,6 +61,8 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str, tmp_path: Pat
         (with_values(nodes=[{"name": "a", "kind": "gpu", "replicas": 1, "storage": {"size": "1Gi"}}]), "gpus"),
         (with_values(environment={"DATABASE_URL": "postgresql://all:rights@db/hearth"}), "DATABASE_URL"),
         (with_values(images={"digests": {"hearth-gateway": "latest"}}), "hearth-gateway"),
+        (with_values(trustedCertificates={"configMap": "a", "secret": "b"}), "/trustedCertificates"),
+        (with_values(environment={"SSL_CERT_FILE": "/tmp/ca.pem"}), "SSL_CERT_FILE"),
         (with_values(nodeDatabaseUrl=""), "nodeDatabaseUrl: the address of PostgreSQL as a node's role"),
         (with_values(ingress={"enabled": True}), "ingress.host: the host name"),
     ],
@@ -127,7 +130,7 @@ def test_a_pod_has_the_variables_and_folders_of_its_service_under_compose(servic
     image = found["build"]["target"]
     everywhere = set.intersection(*({*each["environment"]} for each in SERVICES.values()))
     variables_of_it = found["environment"].keys() - (everywhere - {"DATABASE_URL", "REDIS_URL", "HEARTH_NODE"})
-    folders = {volume.rsplit(":", 1)[1] for volume in found["volumes"]}
+    folders = {volume.rsplit(":", 1)[1] for volume in found["volumes"] if not volume.endswith(":ro")}
     running = [each for pod in PODS.values() for each in containers(pod) if _image(each) == image]
     running = [each for each in running if each["name"] != "secrets"]
     assert running
@@ -170,6 +173,36 @@ def test_control_writes_the_files_of_deleted_days_to_a_claim_of_all_its_pods() -
         folders = [each["value"] for each in main["env"] if each["name"] == "HEARTH_USAGE_EXPORT_DIR"]
         mounts = [each["mountPath"] for each in main["volumeMounts"] if each["name"] == "exports"]
         assert folders == mounts == ["/var/lib/hearth-exports"] * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "volume"),
+    [
+        ({"configMap": "company", "key": "ca.crt"}, {"configMap": {"name": "company", "items": ["ca.crt"]}}),
+        ({"secret": "company"}, {"secret": {"secretName": "company", "items": ["ca-bundle.pem"]}}),
+        ({}, None),
+    ],
+    ids=["a ConfigMap", "a Secret", "none"],
+)
+def test_every_process_trusts_the_certificates_that_are_named(given: dict[str, str], volume: dict[str, Any]) -> None:
+    for _, pod in pod_templates(with_values(trustedCertificates=given)):
+        found = [each for each in pod["volumes"] if each["name"] == "trusted-certificates"]
+        for each in found:
+            del each["name"]
+            source = each.get("configMap") or each["secret"]
+            assert {item["path"] for item in source["items"]} == {"ca-bundle.pem"}
+            source["items"] = [item["key"] for item in source["items"]]
+        assert found == [volume] * len(found)
+        assert len(found) == bool(given)
+        for container in containers(pod):
+            if container["name"] == "secrets":  # it copies files
+                continue
+            folders = [
+                each["mountPath"] for each in container["volumeMounts"] if each["name"] == "trusted-certificates"
+            ]
+            files = {each["name"]: each["value"] for each in container["env"] if each["name"] in TRUST}
+            assert files == {name: f"{folder}/ca-bundle.pem" for folder in folders for name in TRUST}
+            assert len(folders) == bool(given)
 
 
 def test_nodes_get_their_part_of_the_secrets_and_their_own_role_in_the_database() -> None:

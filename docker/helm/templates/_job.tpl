@@ -31,7 +31,7 @@ template:
     volumes:
       - {name: data, emptyDir: {}}
       {{- include "hearth.scratch" . | nindent 6 }}
-      {{- include "hearth.secrets-volume" . | nindent 6 }}
+      {{- include "hearth.given-volumes" . | nindent 6 }}
       {{- with .config }}
       - {name: config, configMap: {name: {{ . }}}}
       {{- end }}

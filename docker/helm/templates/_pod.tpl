@@ -42,6 +42,7 @@ securityContext:
 - {name: run, mountPath: /run/hearth}
 - {name: tmp, mountPath: /tmp}
 - {name: cache, mountPath: /var/cache/hearth}
+{{- include "hearth.trusted-mount" . }}
 {{- end }}
 
 {{/* A node keeps all of it on one volume: models and engines would be fetched again at each start. */}}
@@ -52,6 +53,16 @@ securityContext:
 - {name: run, mountPath: /run/hearth}
 - {name: tmp, mountPath: /tmp}
 - {name: shm, mountPath: /dev/shm}
+{{- include "hearth.trusted-mount" . }}
+{{- end }}
+
+{{/* The certificates of authorities that connections to other servers trust. */}}
+{{- define "hearth.trusted-mount" -}}
+{{- with .root.Values.trustedCertificates }}
+{{- if or .configMap .secret }}
+- {name: trusted-certificates, mountPath: /etc/hearth-certificates, readOnly: true}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "hearth.scratch" -}}
@@ -67,6 +78,13 @@ securityContext:
 - {name: HEARTH_DATA_DIR, value: /var/lib/hearth/data}
 {{- range $name, $value := .root.Values.environment }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- with .root.Values.trustedCertificates }}
+{{- if or .configMap .secret }}
+{{- range $name := list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" }}
+- {name: {{ $name }}, value: /etc/hearth-certificates/ca-bundle.pem}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- with .root.Values.ingress }}
 {{- if .enabled }}
@@ -113,11 +131,25 @@ securityContext:
     - {name: secrets, mountPath: /run/secrets/hearth, readOnly: true}
 {{- end }}
 
-{{- define "hearth.secrets-volume" -}}
+{{/* What is made before the chart: the secrets, and the certificates to trust. */}}
+{{- define "hearth.given-volumes" -}}
 - name: secrets
   secret:
     secretName: {{ .secret }}
     items: [{key: secrets.json, path: secrets.json}]
+{{- with .root.Values.trustedCertificates }}
+{{- if or .configMap .secret }}
+- name: trusted-certificates
+  {{- if .configMap }}
+  configMap:
+    name: {{ .configMap }}
+  {{- else }}
+  secret:
+    secretName: {{ .secret }}
+  {{- end }}
+    items: [{key: {{ .key }}, path: ca-bundle.pem}]
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "hearth.probes" -}}

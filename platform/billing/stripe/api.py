@@ -6,6 +6,7 @@ The library is imported with the first call, because that takes a quarter of a s
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ def with_key(key: str) -> Api:
     import stripe
 
     stripe.enable_telemetry = False
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # which every client of HTTPS but this one reads by itself
+        stripe.ca_bundle_path = bundle
     client = stripe.StripeClient(
         key,
         stripe_version=VERSION,
