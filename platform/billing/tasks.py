@@ -13,6 +13,7 @@ from billing.drain import batch, day_folding
 from billing.dunning import run as dunning
 from billing.invoices import overdue
 from billing.payments import retrying
+from billing.runs import advancing
 from billing.stripe import comparison, events, pushing
 from tenants.audit import SYSTEM
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: One thread of a process calls Stripe; the others are for other work.
 _calling = threading.Lock()
+#: One thread of a process goes on with runs; the others are for what is sent out meanwhile.
+_running = threading.Lock()
 
 
 @shared_task(name="billing.tasks.maintain")
@@ -83,3 +86,25 @@ def compare_stripe() -> int:
     """
     events.delete_old(timezone.now())
     return comparison.run_due(timezone.now())
+
+
+@shared_task(name="billing.tasks.advance_runs")
+def advance_runs() -> bool:
+    """Go on with runs for some seconds, and send itself again while more is left. Skipped while one runs here."""
+    if not _running.acquire(blocking=False):
+        return False
+    try:
+        is_left = advancing.go_on()
+    finally:
+        _running.release()
+    if is_left:
+        send_advance_runs()
+    return is_left
+
+
+def send_advance_runs() -> None:
+    """Have the role background go on with runs at once if the broker takes the task; else its next tick does."""
+    try:
+        advance_runs.apply_async(queue="background", retry=False, expires=60)
+    except Exception:
+        log.warning("The broker took no task; the next tick goes on with the runs.", exc_info=True)

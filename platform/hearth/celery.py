@@ -59,6 +59,7 @@ SEND_SECONDS = 2.0
 WATCH_SECONDS = 30.0
 SEND_MAIL_SECONDS = 10.0
 PROCESS_STRIPE_SECONDS = 30.0
+ADVANCE_RUNS_SECONDS = 10.0
 CONFIRM_SESSIONS_SECONDS = 60.0
 END_SUPPORT_VIEWS_SECONDS = 30.0
 
@@ -110,6 +111,11 @@ if find_spec("billing.tasks") is not None:
         "task": "billing.tasks.process_stripe",
         "schedule": PROCESS_STRIPE_SECONDS,
         "options": {"queue": "background", "expires": PROCESS_STRIPE_SECONDS},
+    }
+    app.conf.beat_schedule["runs"] = {
+        "task": "billing.tasks.advance_runs",
+        "schedule": ADVANCE_RUNS_SECONDS,
+        "options": {"queue": "background", "expires": ADVANCE_RUNS_SECONDS},
     }
     app.conf.beat_schedule["stripe-comparison"] = {
         "task": "billing.tasks.compare_stripe",

@@ -46,6 +46,7 @@ from portal.pages.operator.billing import (
     prices,
     reconciliation,
     reservations,
+    runs,
     stripe,
 )
 from portal.pages.tenant import (
@@ -111,6 +112,7 @@ urlpatterns: list[URLPattern] = [
     path("operators/invitations/<uuid:invitation>/revoke/", operators.revoke, name="operator-invitation-revoke"),
     path("operators/<str:person>/change/", operators.change, name="operator-change"),
     path("billing/", all_billing.index, name="all-billing"),
+    path("billing/runs/<uuid:run>/", runs.detail, name="billing-run"),
     path("months/", months.index, name="months"),
     path("costs/", costs.index, name="costs"),
     path("costs/journal.csv", costs.journal_csv, name="journal-csv"),

@@ -9,7 +9,7 @@ import msgspec
 
 from billing.accounts import account
 from billing.invoices import finalizing, issuers
-from billing.models import BankLine, Invoice, PriceVersion
+from billing.models import BankLine, BillingRun, BillingRunPart, Invoice, PriceVersion
 from billing.months import closing
 from billing.pricing import prices
 from billing.reports.statements import Month
@@ -21,6 +21,9 @@ from tests.portal.fixtures import World
 SOMEONE = Actor(kind="key", name="someone")
 #: The line, and an invoice that it can pay.
 LINE, INVOICE = UUID("019ac1f0-0000-7000-8000-000000000001"), "ST-1"
+
+#: A run that waits.
+RUN = UUID("019ac1f0-0000-7000-8000-000000000002")
 
 #: A bank statement.
 STATEMENT = "account,reference,date,amount,currency,text\nDE89,B-2,2024-01-31,1,USD,?\n"
@@ -71,3 +74,9 @@ def past_invoice(tenant: Tenant, world: World) -> UUID:
         fixtures.store([msgspec.structs.replace(row, prompt_tokens=20_000_000)])
         closing.close(SOMEONE, Month(tenant=tenant, year=2023, month=number))
     return finalizing.finalize(SOMEONE, Month(tenant=tenant, year=2023, month=11))[0].id
+
+
+def run_that_waits(world: World) -> None:
+    """Store a run that nothing was done of yet."""
+    run = BillingRun.objects.create(id=RUN, kind="close_months", month="2023-09", actor_kind="user", actor="someone")
+    BillingRunPart.objects.create(run=run, subject_id=world.acme.tenant.id)

@@ -53,6 +53,7 @@ BODIES: Mapping[str, Callable[[Place], dict[str, Any] | str]] = {
         f"POST {prefix}/webhooks/{{webhook}}/replay": lambda place: {"since": "2026-01-01T00:00:00Z"}
         for prefix in ("", "/tenants/{tenant}")
     },
+    "POST /billing/runs": lambda place: {"kind": "close_months", "month": "2023-10"},
     "POST /invoices": lambda place: {"tenant": "acme", "month": CLOSED},
     "POST /invoices/{invoice}/pay": lambda place: {"reference": "Wire", "paid_on": f"{timezone.now():%Y-%m-%d}"},
     **{f"POST {each}/{{invoice}}/void": lambda place: {"reason": "why"} for each in ("/invoices", "/stripe/invoices")},
@@ -158,6 +159,7 @@ FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
     },
     "POST /portal/issuers/{issuer}/stripe/": lambda place: {"action": "connect", "tax_rate": ""},
     "POST /portal/tenants/{slug}/invoices/{invoice}/change/": lambda place: {"action": "send"},
+    "POST /portal/billing/runs/{run}/": lambda place: {},
     "POST /portal/payments/": lambda place: {"line": str(billed.LINE), "action": "dismiss", "reason": "why"},
     "POST /portal/dunning/": lambda place: {"action": "hold", "of": "acme", "reason": "why"},
     "POST /portal/prices/": lambda place: {"action": "import", "csv": PRICES, "confirm": "on"},

@@ -219,7 +219,7 @@ class Scene:
             "credit_request": self.credit_request_id,
             "identity": self.credit_entry_id if "/reverse/" in path else self.credit_request_id,
             "kind": "html" if "invoices" in path else "completions",
-            "verb": "remove" if "/sign-in/" in path else "test", "line": billed.LINE, "hold": HOLD,
+            "verb": "remove" if "/sign-in/" in path else "test", "line": billed.LINE, "run": billed.RUN, "hold": HOLD,
             "entry": undoable_entry() if "{entry}" in path else "",
             "invoice": stripe_scene.INVOICE if "stripe" in path else self.invoice_id, "issuer": "demo",
             "reservation": self.reservation_id, "person": PETER,
@@ -273,6 +273,7 @@ def build(world: World, folder: Path) -> Scene:
     gl_codes.set_code(fixtures.OPERATOR, "6000")
     plans.set_terms(fixtures.OPERATOR, PLAN, Terms(), timezone.now().date().replace(day=1))
     billed.bank_line(world)
+    billed.run_that_waits(world)
     DunningHold.objects.create(id=HOLD, tenant_id=tenant.id, reason="a dispute", created_by="someone")
     invoice_id = billed.past_invoice(tenant, world)  # before there is credit, which would pay it
     stripe_scene.build(world)

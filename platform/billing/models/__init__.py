@@ -39,6 +39,7 @@ from billing.models.rollups import (
     HalfHourlyTenantRollup,
     UsageRollup,
 )
+from billing.models.runs import BillingRun, BillingRunPart
 from billing.models.stripe import (
     StripeComparison,
     StripeConnection,
@@ -56,6 +57,8 @@ __all__ = [
     "BankLine",
     "BillingAccount",
     "BillingMonth",
+    "BillingRun",
+    "BillingRunPart",
     "BootUsage",
     "BudgetAlert",
     "BudgetWindow",

@@ -15,6 +15,7 @@ from portal.api.billing import (
     payment_method,
     payments,
     reservations,
+    runs,
     stripe,
 )
 from portal.api.fleet import (
@@ -172,6 +173,9 @@ urlpatterns: list[URLPattern] = [
     path("plans/<slug:plan>/preview", plans.PreviewView.as_view()),
     path("plan-schema", plans.SchemaView.as_view()),
     path("tenants/<slug:tenant>/plan", plans.TenantPlanView.as_view()),
+    path("billing/runs", runs.BillingRunsView.as_view()),
+    path("billing/runs/<uuid:run>", runs.BillingRunView.as_view()),
+    path("billing/runs/<uuid:run>/stop", runs.StopBillingRunView.as_view()),
     path("issuers", issuers.IssuersView.as_view()),
     path("issuers/<slug:issuer>", issuers.IssuerView.as_view()),
     path("issuers/<slug:issuer>/stripe", stripe.ConnectionView.as_view()),

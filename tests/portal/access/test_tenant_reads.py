@@ -178,7 +178,7 @@ def _reservation(tenant: Tenant) -> CapacityReservation:
 #: Parameters of addresses for operators only.
 FLEETS = (
     *("plan", "token", "target", "node", "pool", "deployment", "replica", "placeholder", "slot", "secret", "issuer"),
-    *("credit_request", "identity", "line", "person", "invitation", "link", "hold", "entry"),
+    *("credit_request", "identity", "line", "person", "invitation", "link", "hold", "entry", "run"),
 )
 
 

@@ -21,6 +21,7 @@ ENUM_NAMES = {
     "CreditRequestKindEnum": "billing.models.credits.CreditRequest.Kind",
     "CreditEntryKindEnum": "billing.models.credits.CreditEntry.Kind",
     "CreditRequestStateEnum": "billing.models.credits.CreditRequest.State",
+    "BillingRunKindEnum": "billing.models.runs.BillingRun.Kind",
     "AccountModeEnum": "billing.accounts.account.MODES",
     "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
     "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",

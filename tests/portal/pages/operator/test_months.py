@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 
 from billing.models import BillingMonth
+from billing.runs import advancing
 from tenants.models import Tenant, User
 from tests.portal import fixtures
 from tests.portal.fixtures import World
@@ -38,8 +39,10 @@ def change(browser: Client, action: str, tenant: str = "", reason: str = "") -> 
 def test_all_months_are_closed_and_one_is_reopened_by_a_second_operator(browser: Client, signed_in: SignIn) -> None:
     eve = signed_in(User.objects.create(username="eve", is_staff=True))
     assert "0 of 2 closed" in page(browser)
-    closed = change(browser, "close")
-    assert "2 closed now." in closed and "2 of 2 closed" in closed and 'data-testid="close-all"' not in closed
+    change(browser, "close")
+    advancing.go_on()
+    closed = page(browser)
+    assert "2 of 2 closed" in closed and 'data-testid="close-all"' not in closed
     assert "Closed already. Nothing was changed." in change(browser, "close", "acme")
     asked = change(browser, "reopen", "acme", "a wrong price")
     assert "Another operator confirms it." in asked and "a wrong price" in asked
@@ -61,7 +64,7 @@ def test_what_cannot_be_done_is_a_message(browser: Client) -> None:
     assert "give a reason" in change(browser, "close", "acme") + change(browser, "reopen", "acme", " ")
     assert "choose a tenant, and what to do" in change(browser, "confirm")
     assert browser.get(f"{URL}?month=march").status_code == 400
-    late = browser.post(URL, {"month": "2099-01", "action": "close"}, follow=True).content.decode()
+    late = browser.post(URL, {"month": "2099-01", "action": "close", "tenant": "acme"}, follow=True).content.decode()
     assert "stays open: it ends at 2099-02-01" in late
 
 

@@ -21,7 +21,7 @@ from billing.accounts import account
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused, MixedCurrencies, StripeRefused
 from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, states, steps
 from billing.invoices.documents import render
-from billing.models import CreditRequest, Invoice, Issuer
+from billing.models import BillingRun, CreditRequest, Invoice, Issuer
 from billing.months import overview
 from billing.months.overview import Standing
 from billing.pricing import amounts
@@ -32,6 +32,7 @@ from portal.formats.invoice_download import POLICY
 from portal.formats.table_csv import most
 from portal.forms.billing.mirror import MirrorForm
 from portal.pages.base import form_action, operator_page, show
+from portal.pages.operator.billing import runs
 from portal.reporting import periods
 from portal.reporting.billing import invoice_list
 from tenants.errors import NotFound
@@ -41,8 +42,6 @@ from tenants.models import Tenant
 MONTHS = 24
 #: The open invoices of all months, or all of them, instead of one month's; and how many the page shows.
 OPEN, ALL, MOST_OPEN = "open", "all", 500
-#: Refusals that a message lists.
-NAMED = 5
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,4})?")
 
 
@@ -73,6 +72,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     entries = [Entry(standing=each, row=of_tenant.get(each.id)) for each in overview.read(month.year, month.month)]
     context: dict[str, Any] = {
         "form": form,
+        "progress": runs.of_month(BillingRun.Kind.MAKE_INVOICES, month),
         "month": month.replace(day=1),
         "months": periods.past_months(today, MONTHS),
         "open_count": _unpaid().count(),
@@ -194,31 +194,35 @@ def _credit(request: HttpRequest, principal: Principal, found: Invoice) -> str:
 
 
 def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
+    """Make the invoice of one tenant; of all, have the role background make them."""
     slug = request.POST.get("tenant", "")
-    chosen = [tenant_for(principal, slug)] if slug else overview.tenants(month.year, month.month)
-    made, pushed, refused = 0, 0, []
     try:
-        for each in chosen:
-            of_month = Month(tenant=each, year=month.year, month=month.month)
-            try:
-                if account.of(each).details.issuer == Invoice.Channel.STRIPE:
-                    pushed += _push(principal, of_month)
-                else:
-                    made += finalizing.finalize(principal.actor, of_month)[1]
-            except (InvoiceRefused, StripeRefused) as error:
-                refused.append(str(error))
-    except NotFound:
+        if not slug:
+            return runs.begin(request, principal, BillingRun.Kind.MAKE_INVOICES, month)
+        _finalize_one(request, principal, Month(tenant=tenant_for(principal, slug), year=month.year, month=month.month))
+    except (InvoiceRefused, StripeRefused) as error:
+        messages.error(request, str(error))
+    except NotFound as error:
+        if error.kind != "issuer":
+            raise
         messages.error(request, gettext_noop("There is no issuer yet: set your legal entity first."))
         return redirect("portal:issuers")
-    if pushed:
-        messages.success(request, f"{pushed} go to Stripe within a minute. The page of the issuer's Stripe has each.")
-    if made or not (refused or pushed):
-        messages.success(request, f"{made} made now." if made else gettext_noop("Made already. Nothing was changed."))
-    for reason in refused[:NAMED]:
-        messages.error(request, reason)
-    if len(refused) > NAMED:
-        messages.error(request, f"{len(refused) - NAMED} more get none.")
     return redirect(f"{reverse('portal:invoices')}?month={month:%Y-%m}")
+
+
+def _finalize_one(request: HttpRequest, principal: Principal, month: Month) -> None:
+    if account.of(month.tenant).details.issuer == Invoice.Channel.STRIPE:
+        if _push(principal, month):
+            text = gettext_noop("It goes to Stripe within a minute. The page of the issuer's Stripe has it.")
+            messages.success(request, text)
+            return
+        new = False
+    else:
+        invoice, new = finalizing.finalize(principal.actor, month)
+        if new:
+            messages.success(request, f"{invoice.number} is made.")
+    if not new:
+        messages.success(request, gettext_noop("Made already. Nothing was changed."))
 
 
 def _mirrored(request: HttpRequest, principal: Principal, month: date, form: MirrorForm) -> HttpResponse | None:

@@ -14,16 +14,16 @@ from django.views.decorators.http import require_http_methods
 
 from billing import second_person
 from billing.errors import NotClosed, NotReopened
+from billing.models import BillingRun
 from billing.months import closing, overview, reopening
 from billing.reports.statements import Month
 from portal.access.principal import Principal, tenant_for
 from portal.pages.base import operator_page, show
+from portal.pages.operator.billing import runs
 from portal.reporting import periods
 
 #: How many months the picker offers.
 MONTHS = 24
-#: Refusals that a message lists.
-NAMED = 5
 
 
 @require_http_methods(["GET", "POST"])
@@ -37,6 +37,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         return _change(request, principal, month)
     standings = overview.read(month.year, month.month)
     context = {
+        "progress": runs.of_month(BillingRun.Kind.CLOSE_MONTHS, month),
         "month": month.replace(day=1),
         "months": periods.past_months(today, MONTHS),
         "standings": standings,
@@ -48,30 +49,26 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 
 def _change(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
     action, slug = request.POST.get("action", ""), request.POST.get("tenant", "")
-    chosen = [tenant_for(principal, slug)] if slug else overview.tenants(month.year, month.month)
-    found = [Month(tenant=each, year=month.year, month=month.month) for each in chosen]
-    if action == "close":
-        _close(request, principal, found)
-    elif action in {"reopen", "confirm"} and slug:
-        _reopen(request, principal, found[0], action)
-    else:
+    if action == "close" and not slug:
+        return runs.begin(request, principal, BillingRun.Kind.CLOSE_MONTHS, month)
+    if action not in {"close", "reopen", "confirm"} or not slug:
         messages.error(request, _("Nothing was changed: choose a tenant, and what to do."))
+    else:
+        found = Month(tenant=tenant_for(principal, slug), year=month.year, month=month.month)
+        if action == "close":
+            _close(request, principal, found)
+        else:
+            _reopen(request, principal, found, action)
     return redirect(f"{reverse('portal:months')}?month={month:%Y-%m}")
 
 
-def _close(request: HttpRequest, principal: Principal, found: list[Month]) -> None:
-    closed, refused = 0, []
-    for each in found:
-        try:
-            closed += closing.close(principal.actor, each)[1]
-        except NotClosed as error:
-            refused.append(str(error))
-    if closed or not refused:
-        messages.success(request, f"{closed} closed now." if closed else _("Closed already. Nothing was changed."))
-    for reason in refused[:NAMED]:
-        messages.error(request, reason)
-    if len(refused) > NAMED:
-        messages.error(request, f"{len(refused) - NAMED} more stay open.")
+def _close(request: HttpRequest, principal: Principal, month: Month) -> None:
+    try:
+        _closed, new = closing.close(principal.actor, month)
+    except NotClosed as error:
+        messages.error(request, str(error))
+        return
+    messages.success(request, _("Closed now.") if new else _("Closed already. Nothing was changed."))
 
 
 def _reopen(request: HttpRequest, principal: Principal, month: Month, action: str) -> None:
