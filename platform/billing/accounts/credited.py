@@ -69,10 +69,10 @@ def _paid_cents(paid: QuerySet[CreditEntry], sources: list[str], one: int) -> in
 def take_back(payment: InvoicePayment, invoice: Invoice, open_cents: int) -> int:
     """Take from prepaid credit what a payment that is being undone had become; return how much, in minor units.
 
-    ``open_cents``: what is to be paid without the payment, which is the most that is taken. What was spent or refunded
-    stays to be paid. The invoice and its tenant are locked.
+    ``open_cents``: what is to be paid without the payment. What was spent or refunded stays to be paid, and so does
+    what payments that were undone before left open. The invoice and its tenant are locked.
     """
-    most = min(kept_cents(invoice), open_cents)
+    most = min(kept_cents(invoice), open_cents, payment.amount_cents)
     if most <= 0:
         return 0
     balance.lock(invoice.tenant_id)

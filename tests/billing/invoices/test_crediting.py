@@ -159,6 +159,22 @@ def test_what_was_spent_of_that_credit_stays_to_be_paid(acme: Tenant, invoice: I
     assert returns.tax_of(invoice, 0) == 0 and credited.kept_cents(invoice) == 100
 
 
+def test_an_undone_payment_takes_no_credit_for_what_another_one_left_open(acme: Tenant, invoice: Invoice) -> None:
+    for reference, cents in (("Wire", 300), ("Other", 81)):
+        steps.pay(ADA, invoice, reference=reference, paid_on=PAID_ON, amount_cents=cents)
+    credit(invoice, None)
+    credits.submit(ADA, acme, "refund", NewCredit(kind="refund", amount_pico=381 * CENT, reason="they leave"))
+    steps.undo_recorded(ADA, invoice, "Wire", "it bounced")
+    credits.submit(ADA, acme, "top-up", NewCredit(kind="top_up", amount_pico=1000 * CENT))
+    steps.undo_recorded(ADA, invoice, "Other", "it bounced too")
+    invoice.refresh_from_db()
+    assert (invoice.state, registry.open_cents(invoice)) == ("final", 300)
+    assert balance.of(acme.id).prepaid_pico == (1000 - 81) * CENT and ledger.verify().is_right
+    steps.pay(ADA, invoice, reference="Again", paid_on=PAID_ON)
+    invoice.refresh_from_db()
+    assert invoice.state == "paid"
+
+
 def test_a_payment_beside_one_that_went_back_takes_its_credit_back(acme: Tenant, invoice: Invoice) -> None:
     for reference, cents in (("Wire", 262), ("Other", 119)):
         steps.pay(ADA, invoice, reference=reference, paid_on=PAID_ON, amount_cents=cents)
