@@ -46,20 +46,28 @@ _PARAMS = {
 }
 
 _COUNTS = {"replicas": "replicas", "slots for each replica": "slots_per_replica"}
+#: Characters. A message quotes what was wrong, which may be as long as a body, and is stored with an Idempotency-Key.
+LONGEST_MESSAGE = 4000
+LONGEST_PARAM = 200
 
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
     """Return an error in OpenAI's envelope, with the page that explains it if the portal's address is known."""
     kind = _KINDS.get(status_code, "invalid_request_error" if status_code < 500 else "api_error")
-    text, name = _encodable(message), None if param is None else _encodable(param)
+    text, name = _quoted(message, LONGEST_MESSAGE), None if param is None else _quoted(param, LONGEST_PARAM)
     error = {"message": text, "type": kind, "param": name, "code": code}
     if settings.PORTAL_URL and (section := documents.explained(code, status_code)):
         error["doc_url"] = f"{settings.PORTAL_URL}{reverse('docs:error', args=[section])}"
     return Response({"error": error}, status=status_code)
 
 
-def _encodable(text: str) -> str:
-    """Replace lone surrogates that a message may quote from a request: JSON can hold them, UTF-8 cannot."""
+def _quoted(text: str, longest: int) -> str:
+    """Return a text that may quote from a request, without its middle if it is longer than ``longest`` characters.
+
+    Lone surrogates are replaced: JSON can hold them, UTF-8 cannot.
+    """
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}…{text[1 - (longest - longest // 2) :]}"
     return text.encode("utf-8", "replace").decode()
 
 

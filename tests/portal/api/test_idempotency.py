@@ -54,6 +54,15 @@ def test_the_same_key_is_returned_and_no_second_one_is_made(world: World, as_acm
     assert ApiKey.objects.count() == before + 1
 
 
+def test_a_refusal_that_quotes_a_long_value_is_short(world: World, as_acme: APIClient) -> None:
+    bodies: list[dict[str, Any]] = [{"scopes": ["y" * 200_000]}, {"z" * 200_000: 1}]
+    for number, wrong in enumerate(bodies):
+        refused = send(as_acme, KEYS, {**new_key(world), **wrong}, key=str(number))
+        assert (refused.status_code, len(error_of(refused)["message"]) <= 4000) == (400, True)
+    assert error_of(refused)["param"] == f"{'z' * 100}…{'z' * 99}"
+    assert all(row.sealed is not None and len(row.sealed) < 5000 for row in StoredResponse.objects.all())
+
+
 def test_what_is_stored_is_sealed(world: World, as_acme: APIClient) -> None:
     secret = send(as_acme, KEYS, new_key(world)).json()["secret"]
     row = StoredResponse.objects.get()
