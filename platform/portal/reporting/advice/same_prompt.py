@@ -34,8 +34,9 @@ def before(tenant: Tenant, request_id: UUID) -> SamePrompt | None:
     requests = observed.with_usage(TenantId(tenant.id), [*compared, own])
     stored_for = repeats.times_to_live(tenant)
     found = next((each for each in repeats.find(requests, stored_for) if each.observed.ran.id == request_id), None)
-    if found is None:
+    # One that was not looked up had not been answered with the same parameters either.
+    if found is None or (found.reason == "parameters" and found.observed.ran.cache_result == "bypass"):
         return None
     ttl = whole_duration(int(stored_for(found.observed.ran).total_seconds()))
-    title, text = wording.of_repeat(found.reason, found.parameters, ttl)
+    title, text = wording.of_one_repeat(found.reason, found.parameters, ttl)
     return SamePrompt(earlier_id=found.earlier.id, title=title, text=text)

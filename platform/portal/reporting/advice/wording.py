@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 
 from caching import bypass
 from portal.formats.numbers import count
@@ -45,6 +45,52 @@ _REPEATS = {
     "gone": (
         gettext_noop("Repeats whose stored answer was gone"),
         gettext_noop("It was purged, too large to store, or removed because the tenant's part of the cache was full."),
+    ),
+}
+#: The same, about one request and the one before it.
+_ONE_REPEAT = {
+    "running": (
+        gettext_noop("The earlier request still ran"),
+        gettext_noop(
+            "This one ran beside it on another host or in another process. Send one, and the others after its answer."
+        ),
+    ),
+    "failed": (
+        gettext_noop("The earlier request did not complete"),
+        gettext_noop("Only complete answers are stored. Nothing to change here; see the error of that request."),
+    ),
+    "revision": (
+        gettext_noop("The model changed since the earlier request"),
+        gettext_noop("Answers of an earlier revision of the model are not reused. Nothing to change here."),
+    ),
+    "not_stored": (
+        gettext_noop("The answer to the earlier request was not stored"),
+        gettext_noop("That request bypassed the prediction cache, so its answer was not there for this one."),
+    ),
+    "expired": (
+        gettext_noop("The stored answer had expired"),
+        gettext_noop(
+            "Answers are stored for %(ttl)s here, and this request came later. A longer time to live, on the page "
+            "Prediction cache, would have answered it."
+        ),
+    ),
+    "gone": (
+        gettext_noop("The stored answer was gone"),
+        gettext_noop("It was purged, too large to store, or removed because the tenant's part of the cache was full."),
+    ),
+    "bypass": (
+        gettext_noop("The request bypassed the prediction cache: %(reason)s"),
+        gettext_noop(
+            "An equal request ran before, and the prediction cache was not asked. If one answer is enough, this "
+            "changes it: %(switch)s."
+        ),
+    ),
+    "parameters": (
+        gettext_noop("The request differs from the earlier one only in %(names)s"),
+        gettext_noop(
+            "The prompts are equal, but the values of %(names)s differ, so the answers may too. If they need not, "
+            "send the same values each time."
+        ),
     ),
 }
 
@@ -90,3 +136,13 @@ def of_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[str, 
         )
     title, text = _REPEATS[kind]
     return title, text.format(ttl=ttl)
+
+
+def of_one_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[str, str]:
+    """Return (title, text), in the reader's language, for one request with the prompt of an earlier one."""
+    kind, _, detail = reason.partition(":")
+    values = {"names": ", ".join(parameters), "ttl": ttl, "reason": detail}
+    if kind == "bypass":
+        values["switch"] = gettext(switch_label(bypass.switch_of(detail)))
+    title, text = _ONE_REPEAT[kind]
+    return gettext(title) % values, gettext(text) % values
