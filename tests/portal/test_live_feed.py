@@ -47,6 +47,29 @@ async def test_a_viewer_who_leaves_while_the_topic_is_read_ends_the_reading() ->
         client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(topic), feed.whole_key(topic))
 
 
+async def test_a_reading_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "RETRY_SECONDS", 0.01)
+    again, reads = threading.Event(), []
+
+    def read() -> Shown:
+        reads.append(1)
+        if len(reads) == 1:
+            raise KeyError("a bug")
+        again.set()
+        return Shown(whole="", parts={})
+
+    topic = Topic(name=f"test.{uuid4().hex}", seconds=0.01, read=read)
+    watched = feed.of(topic)
+    try:
+        watched.join()
+        assert await asyncio.to_thread(again.wait, 30)
+        watched.leave()
+        assert watched._task is not None
+        await asyncio.wait_for(watched._task, 30)
+    finally:
+        client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(topic), feed.whole_key(topic))
+
+
 def _is_read_again_for_another(fresh: Feed) -> None:
     fresh.join()
     assert fresh._task is not None and not fresh._task.done()

@@ -81,8 +81,11 @@ class Feed:
                 if html:
                     await layer.group_send(group(self.topic), {"type": CHANGED, "html": html})
                 pause = max(self.topic.seconds, (1 + PAUSE_FACTOR) * spent)
-            except (DatabaseError, RedisError, OSError) as error:
-                log.warning("cannot read what the live page %s shows: %s", self.topic.name, error)
+            except Exception as error:  # whatever it is, its viewers are still there in the next turn
+                is_known = isinstance(error, DatabaseError | RedisError | OSError)
+                log.warning(
+                    "cannot read what the live page %s shows: %s", self.topic.name, error, exc_info=not is_known
+                )
                 self._shown, pause = None, RETRY_SECONDS
             await asyncio.sleep(max(pause - (time.monotonic() - started), pause / 2))
         _feeds.pop(self.topic.name, None)
