@@ -17,6 +17,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.access import confinement, support_view
@@ -80,7 +81,10 @@ def page(view: PrincipalView, *, needs_factor: bool = True) -> View:
                 request, principal, 404, _("Page not found"), _("It does not exist, or you may not see it.")
             )
         except BadQuery as error:
-            problem = f"The parameter {error.param}={error.value!r} is not valid. Use {error.allowed}."
+            problem = gettext("The parameter %(parameter)s is not valid. Use %(allowed)s.") % {
+                "parameter": f"{error.param}={error.value!r}",
+                "allowed": error.allowed,
+            }
             return _error_page(request, principal, 400, _("This address is not valid"), problem)
 
     return guarded
@@ -115,13 +119,18 @@ def submit(
     try:
         messages.success(request, change())
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except SetByAbove as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     except TenantError as error:
         form.refuse(error)
         return None
     return redirect(back, slug=slug)
+
+
+def unchanged(reason: str) -> str:
+    """Return the message that a change was not made. ``reason`` is a sentence."""
+    return gettext("Nothing was changed. %(reason)s") % {"reason": reason}
 
 
 def operator_page(view: PrincipalView) -> View:
@@ -301,15 +310,15 @@ def with_query(request: HttpRequest, **changes: str | None) -> str:
 def _forbidden(request: HttpRequest, principal: Principal, error: NotPermitted) -> HttpResponse:
     if request.method == "GET":
         return _error_page(request, principal, 403, _("You may not see this"), error.reason)
-    problem = f"Nothing was changed. {error.reason}"
+    problem = unchanged(error.reason)
     return _error_page(request, principal, 403, _("You may not change this"), problem)
 
 
 def _too_many_changes(request: HttpRequest, principal: Principal, wait_seconds: int) -> HttpResponse:
-    problem = (
+    problem = gettext(
         "You made as many changes within a minute as one person may, on these pages and through the API. Nothing was "
-        f"changed now. Go back and try again in {wait_seconds} s."
-    )
+        "changed now. Go back and try again in %(seconds)s s."
+    ) % {"seconds": wait_seconds}
     response = _error_page(request, principal, 429, _("Too many changes"), problem)
     response["Retry-After"] = str(wait_seconds)
     return response

@@ -9,6 +9,7 @@ from django.contrib.auth import login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -54,7 +55,7 @@ def accept(request: HttpRequest, link: str) -> HttpResponseBase:
 def made_page(request: HttpRequest, principal: Principal, made: Invited, page: str) -> HttpResponse:
     """Send a new invitation's link where that is asked for, and redirect to the page that shows it once."""
     if invitation_mail.send(principal, made.invitation, invitation_mail.link_of(request, made.secret)):
-        messages.success(request, f"The invitation was sent to {made.invitation.email}.")
+        messages.success(request, gettext("The invitation was sent to %(email)s.") % {"email": made.invitation.email})
     elif made.invitation.email:
         messages.error(request, _("The e-mail could not be sent. Pass the link on yourself."))
     return one_time_secrets.show_once(request, page, made.invitation.public_id, made.secret)
@@ -89,6 +90,10 @@ def _enter(request: HttpRequest, link: str, invitation: Invitation) -> HttpRespo
 
 def _welcome(request: HttpRequest, invitation: Invitation) -> HttpResponse:
     tenant = invitation.tenant
-    where = _("an operator") if tenant is None else f"a member of {tenant.name}"
-    messages.success(request, f"You are {where} now, with the role {invitation.role}.")
+    done = (
+        gettext("You are a member of %(name)s now, with the role %(role)s.")
+        if tenant
+        else gettext("You are an operator now, with the role %(role)s.")
+    )
+    messages.success(request, done % {"name": tenant.name if tenant else "", "role": invitation.role})
     return redirect("portal:overview") if tenant is None else redirect("portal:tenant", slug=tenant.slug)

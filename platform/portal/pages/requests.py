@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
@@ -179,7 +180,10 @@ def _found(request: HttpRequest, principal: Principal, tenant: Tenant | None) ->
         before = _before_id(request)
     except BadQuery as error:
         return Found(
-            period=period, tenant=tenant, problem=f"{error.param}={error.value!r} is not valid. Use {error.allowed}."
+            period=period,
+            tenant=tenant,
+            problem=gettext("%(parameter)s=%(value)s is not valid. Use %(allowed)s.")
+            % {"parameter": error.param, "value": repr(error.value), "allowed": error.allowed},
         )
     with nullcontext() if tenant_id is None else as_tenant(tenant_id):
         rows = usage.requests(

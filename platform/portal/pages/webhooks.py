@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -24,7 +25,7 @@ from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most
 from portal.forms.webhooks import WebhookForm
-from portal.pages.base import page, show
+from portal.pages.base import page, show, unchanged
 from tenants import error_text
 from tenants.errors import BadName, NotFound, TenantError
 from tenants.models import Tenant
@@ -104,7 +105,7 @@ def act(
     try:
         messages.success(request, _ACTIONS[verb](request, principal, endpoint))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect(_url(owner, "webhooks") if verb == "remove" else _url(owner, "webhook", webhook))
 
 
@@ -132,7 +133,7 @@ def _replay(request: HttpRequest, principal: Principal, endpoint: WebhookEndpoin
     if span := RANGES.get(posted(request, "range")):
         now = timezone.now()
         count = deliveries.replay_between(principal.actor, endpoint, now - span, now)
-        return f"{count} events are sent again."
+        return gettext("%(count)s events are sent again.") % {"count": count}
     try:
         delivery = UUID(posted(request, "delivery"))
     except ValueError:
@@ -172,7 +173,7 @@ def _rotated(
     try:
         made = endpoints.rotate(principal.actor, endpoint)
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
         return redirect(_url(owner, "webhooks"))
     return one_time_secrets.show_once(request, _url(owner, "webhooks"), str(made.endpoint.id), made.secret)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_noop as _
 
 from portal.access.principal import Principal
 from portal.pages.base import form_action, operator_page
@@ -17,5 +18,6 @@ def set_operators_rule(request: HttpRequest, principal: Principal) -> HttpRespon
     """Require a second factor of operators, or not any more."""
     required = request.POST.get("required") == "1"
     second_factor.require(principal.actor, None, required)
-    messages.success(request, f"A second factor is {'' if required else 'not '}required of operators.")
+    done = _("A second factor is required of operators.")
+    messages.success(request, done if required else _("A second factor is not required of operators."))
     return redirect("mfa_index")

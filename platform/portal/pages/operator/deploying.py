@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -44,7 +45,11 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     name = form.cleaned_data["name"]
     for note in notes:
         messages.warning(request, note)
-    messages.success(request, f"{name} is deployed. The same as a command: {preview.command}")
+    messages.success(
+        request,
+        gettext("%(name)s is deployed. The same as a command: %(command)s")
+        % {"name": name, "command": preview.command},
+    )
     return redirect("portal:model", name=name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext
 from django.views.decorators.http import require_GET, require_http_methods
 
 from portal.access.principal import Principal
@@ -73,8 +74,18 @@ def verb(request: HttpRequest, principal: Principal, name: str, target: str) -> 
         raise tenants.NotFound(error.kind, error.name) from error
     except WorkerError as error:
         status = 409 if isinstance(error, Refused) else 400
-        return _show_dialog(request, principal, dialog, f"Nothing was changed: {error_text.words(error)}.", status)
-    text = f"{effect.target} {effect.now}." if effect.changed else f"{effect.target} {effect.now}, as before."
+        return _show_dialog(
+            request,
+            principal,
+            dialog,
+            gettext("Nothing was changed: %(reason)s.") % {"reason": error_text.words(error)},
+            status,
+        )
+    text = (
+        gettext("%(target)s %(now)s.") % {"target": effect.target, "now": effect.now}
+        if effect.changed
+        else gettext("%(target)s %(now)s, as before.") % {"target": effect.target, "now": effect.now}
+    )
     messages.success(request, text[:1].upper() + text[1:])
     return redirect("portal:fleet")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -41,7 +42,10 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
             messages.info(request, note)
         count = len(outcome.changes)
         messages.success(
-            request, f"Applied: {count} changed." if count else _("The fleet is as the file says already.")
+            request,
+            gettext("Applied: %(count)s changed.") % {"count": count}
+            if count
+            else _("The fleet is as the file says already."),
         )
         return redirect("portal:fleet-file")
     context = {

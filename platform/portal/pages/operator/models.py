@@ -7,7 +7,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
-from django.utils.translation import gettext_noop as _
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods
 
 from catalogue.models import Model
@@ -39,7 +39,10 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         if _is_loaded(principal, form, notes):
             for note in notes:
                 messages.warning(request, note)
-            messages.success(request, f"{form.cleaned_data['name']} is loaded on each replica of its base.")
+            messages.success(
+                request,
+                gettext("%(name)s is loaded on each replica of its base.") % {"name": form.cleaned_data["name"]},
+            )
             return redirect("portal:model", name=form.cleaned_data["name"])
     archived = "archived" in request.GET
     context = {"rows": model_list.read(archived=archived), "archived": archived, "form": form}
@@ -59,8 +62,12 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
         if options.is_valid() and _options_changed(principal, model.name, options, notes):
             for note in notes:
                 messages.warning(request, note)
-            done = _("has these options. Its replicas are replaced.") if options.changed_data else _("is as it was.")
-            messages.success(request, f"{model.name} {done}")
+            done = (
+                gettext("%(name)s has these options. Its replicas are replaced.")
+                if options.changed_data
+                else gettext("%(name)s is as it was.")
+            )
+            messages.success(request, done % {"name": model.name})
             return redirect("portal:model", name=model.name)
         return _page(request, principal, model, ModelForm(model=model), options, status=400)
     status = 200
@@ -72,7 +79,11 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
         if form.is_valid() and _changed(principal, model.name, form, said):
             for note in said:
                 messages.warning(request, note)
-            messages.success(request, f"{form.cleaned_data['name']} is changed. Every gateway applies it in a second.")
+            messages.success(
+                request,
+                gettext("%(name)s is changed. Every gateway applies it in a second.")
+                % {"name": form.cleaned_data["name"]},
+            )
             return redirect("portal:model", name=form.cleaned_data["name"])
         status = 400
     else:
@@ -90,10 +101,14 @@ def set_archived(request: HttpRequest, principal: Principal, name: str) -> HttpR
     try:
         model_changes.change(principal.actor, model.name, ModelChange(archived=archived))
     except WorkerError as error:
-        messages.error(request, f"Nothing was changed: {worker_errors.words(error)}.")
+        messages.error(request, gettext("Nothing was changed: %(reason)s.") % {"reason": worker_errors.words(error)})
         return redirect("portal:model", name=model.name)
-    done = _("archived: no tenant sees it, and its replicas stop") if archived else _("served again")
-    messages.success(request, f"{model.name} is {done}.")
+    done = (
+        gettext("%(name)s is archived: no tenant sees it, and its replicas stop.")
+        if archived
+        else gettext("%(name)s is served again.")
+    )
+    messages.success(request, done % {"name": model.name})
     return redirect("portal:model", name=model.name)
 
 
@@ -107,13 +122,13 @@ def undo(request: HttpRequest, principal: Principal, name: str, entry: UUID) -> 
     try:
         model = model_changes.change(principal.actor, model.name, wanted, warn=said.append)
     except TenantError as error:
-        messages.error(request, f"Nothing was changed: {tenant_errors.words(error)}")
+        messages.error(request, gettext("Nothing was changed: %(reason)s") % {"reason": tenant_errors.words(error)})
     except WorkerError as error:
-        messages.error(request, f"Nothing was changed: {worker_errors.words(error)}.")
+        messages.error(request, gettext("Nothing was changed: %(reason)s.") % {"reason": worker_errors.words(error)})
     else:
         for note in said:
             messages.warning(request, note)
-        messages.success(request, f"The change of {model.name} is taken back.")
+        messages.success(request, gettext("The change of %(name)s is taken back.") % {"name": model.name})
     return redirect("portal:model", name=model.name)
 
 
@@ -129,7 +144,11 @@ def _take_alias(
         except TenantError as error:
             form.refuse(error)
         else:
-            messages.success(request, f"Requests for {alias} go to {model.name} within a second.")
+            messages.success(
+                request,
+                gettext("Requests for %(alias)s go to %(name)s within a second.")
+                % {"alias": alias, "name": model.name},
+            )
             return redirect("portal:model", name=model.name)
     shown = None if deployment is None else EngineOptionsForm(deployment=deployment)
     return _page(request, principal, model, ModelForm(model=model), shown, status=400, take=form)

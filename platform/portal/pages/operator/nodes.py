@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -62,7 +63,10 @@ def revoke_token(request: HttpRequest, principal: Principal, token: UUID) -> Htt
         found = node_tokens.revoke(principal.actor, token)
     except NotFound as error:
         raise tenants.NotFound(error.kind, error.name) from error
-    messages.success(request, f"Token {lookup.short(found.id)}: {node_tokens.state_of(found)}.")
+    messages.success(
+        request,
+        gettext("Token %(id)s: %(state)s.") % {"id": lookup.short(found.id), "state": node_tokens.state_of(found)},
+    )
     return redirect("portal:nodes")
 
 
@@ -81,10 +85,12 @@ def remove(request: HttpRequest, principal: Principal, node: str) -> HttpRespons
             form.add_error(None, f"{error_text.words(error)}.")
         else:
             messages.success(
-                request, f"Node {removed.node} is removed; {removed.replicas} of its replicas had not ended."
+                request,
+                gettext("Node %(node)s is removed; %(replicas)s of its replicas had not ended.")
+                % {"node": removed.node, "replicas": removed.replicas},
             )
             if removed.statement:
-                messages.warning(request, f"{ROLE_LEFT}: {removed.statement}")
+                messages.warning(request, f"{gettext(ROLE_LEFT)}: {removed.statement}")
             return redirect("portal:nodes")
     context = {"form": form, "node": found.name}
     if request.headers.get("HX-Request"):

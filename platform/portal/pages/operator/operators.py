@@ -22,7 +22,7 @@ from portal.access.rights.operator_rights import AREAS, Area
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most
 from portal.forms.invitations import InvitationForm
-from portal.pages.base import form_action, operator_page, show
+from portal.pages.base import form_action, operator_page, show, unchanged
 from portal.pages.invitation import made_page
 from tenants import error_text
 from tenants.errors import TenantError
@@ -81,9 +81,10 @@ def set_sign_in(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     wanted = posted(request, "provider_only") == "1"
     try:
         operator_sign_in.set_provider_only(principal.actor, wanted)
-        messages.success(request, f"Operators sign in through their provider{' only' if wanted else ' or a password'}.")
+        done = _("Operators sign in through their provider only.")
+        messages.success(request, done if wanted else _("Operators sign in through their provider or a password."))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect("portal:operators")
 
 
@@ -95,12 +96,12 @@ def change(request: HttpRequest, principal: Principal, person: str) -> HttpRespo
     try:
         if role:
             operators.put(principal.actor, operators.existing(person).username, role)
-            messages.success(request, f"{person} has the role {role}.")
+            messages.success(request, gettext("%(person)s has the role %(role)s.") % {"person": person, "role": role})
         else:
             operators.remove(principal.actor, person)
-            messages.success(request, f"{person} is not an operator any more.")
+            messages.success(request, gettext("%(person)s is not an operator any more.") % {"person": person})
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect("portal:operators")
 
 

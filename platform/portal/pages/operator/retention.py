@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
@@ -57,7 +58,9 @@ def erase(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         erasure.erase(principal.actor, tenant)
         messages.success(request, _("The personal data is erased. The ledger, usage and statements stay."))
     except NotAllowed as error:
-        messages.error(request, f"Nothing was erased: {tenant.name} is {error.state}.")
+        messages.error(
+            request, gettext("Nothing was erased: %(name)s is %(state)s.") % {"name": tenant.name, "state": error.state}
+        )
     except RedisError:
         messages.error(request, _("Redis is unavailable. The rest is erased within an hour after it is back."))
     return redirect("portal:policy", slug=Tenant.objects.get(id=tenant.id).slug)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_GET
 
 from billing.errors import TooManyRequests
@@ -72,6 +73,11 @@ def _places(replica_ids: Sequence[UUID]) -> dict[UUID | None, str]:
     """Return what each of these replicas is, where, and in which state."""
     rows = Replica.objects.filter(id__in=replica_ids).select_related("deployment", "node")
     return {
-        each.id: f"{each.deployment.name} on {each.node.name if each.node else 'no node'}, {each.state}"
+        each.id: gettext("%(deployment)s on %(node)s, %(state)s")
+        % {
+            "deployment": each.deployment.name,
+            "node": each.node.name if each.node else gettext("no node"),
+            "state": gettext(each.state),
+        }
         for each in rows
     }

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -55,7 +56,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 def revoke_token(request: HttpRequest, principal: Principal, token: UUID) -> HttpResponseBase:
     """Revoke a token."""
     found = scrape_tokens.revoke(principal.actor, token)
-    messages.success(request, f"Token {found.name}: {scrape_tokens.state_of(found)}.")
+    messages.success(
+        request, gettext("Token %(name)s: %(state)s.") % {"name": found.name, "state": scrape_tokens.state_of(found)}
+    )
     return redirect("portal:scraping")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods
 
 from portal.access.principal import Principal
@@ -27,7 +28,11 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         except TenantError as error:
             form.refuse(error)
         else:
-            messages.success(request, f"{form.cleaned_data['name']} is set. Fetches that were refused begin again.")
+            messages.success(
+                request,
+                gettext("%(name)s is set. Fetches that were refused begin again.")
+                % {"name": form.cleaned_data["name"]},
+            )
             return redirect("portal:secrets")
     context = {"form": form, "rows": secrets.listed()}
     status = 400 if form.errors else 200
@@ -40,7 +45,7 @@ def remove(request: HttpRequest, principal: Principal, secret: str) -> HttpRespo
     """Remove a secret that no model uses."""
     try:
         secrets.remove(principal.actor, secret)
-        messages.success(request, f"{secret} is removed.")
+        messages.success(request, gettext("%(secret)s is removed.") % {"secret": secret})
     except WorkerError as error:
-        messages.error(request, f"Nothing was removed: {error_text.words(error)}.")
+        messages.error(request, gettext("Nothing was removed: %(reason)s.") % {"reason": error_text.words(error)})
     return redirect("portal:secrets")

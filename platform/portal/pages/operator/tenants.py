@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.ledger.rollups import Sums
@@ -123,8 +123,11 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         else:
             messages.success(
                 request,
-                f"{tenant.name} was created. Create a key so that it can send requests, and let its owner "
-                "in: invite them under Members, or set their company's provider under Sign-in.",
+                gettext(
+                    "%(name)s was created. Create a key so that it can send requests, and let its owner in: invite "
+                    "them under Members, or set their company's provider under Sign-in."
+                )
+                % {"name": tenant.name},
             )
             return redirect("portal:keys", slug=tenant.slug)
     return _show_tenants(request, principal, form)
@@ -219,12 +222,18 @@ def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     try:
         if request.POST.get("state") == Tenant.State.SUSPENDED:
             registry.suspend(principal.actor, tenant)
-            messages.success(request, f"{tenant.name} is suspended: its requests are refused within a second.")
+            messages.success(
+                request,
+                gettext("%(name)s is suspended: its requests are refused within a second.") % {"name": tenant.name},
+            )
         else:
             registry.resume(principal.actor, tenant)
-            messages.success(request, f"{tenant.name} is active again.")
+            messages.success(request, gettext("%(name)s is active again.") % {"name": tenant.name})
     except NotAllowed as error:
-        messages.error(request, f"{tenant.name} is {error.state}. This cannot be undone.")
+        messages.error(
+            request,
+            gettext("%(name)s is %(state)s. This cannot be undone.") % {"name": tenant.name, "state": error.state},
+        )
     return redirect("portal:policy", slug=tenant.slug)
 
 
@@ -233,7 +242,11 @@ def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 def archive(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Archive the tenant, for good."""
     tenant = registry.archive(principal.actor, tenant_for(principal, slug))
-    messages.success(request, f"{tenant.name} is archived: its requests are refused within a second. Its usage stays.")
+    messages.success(
+        request,
+        gettext("%(name)s is archived: its requests are refused within a second. Its usage stays.")
+        % {"name": tenant.name},
+    )
     return redirect("portal:policy", slug=tenant.slug)
 
 

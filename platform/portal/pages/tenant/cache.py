@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
@@ -20,7 +21,7 @@ from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
 from portal.formats.table_csv import most
 from portal.forms.cache import CacheSettingForm
-from portal.pages.base import form_action, page, show, submit
+from portal.pages.base import form_action, page, show, submit, unchanged
 from portal.reporting import cache_usage
 from tenants import registry
 from tenants.database.rls import as_tenant
@@ -86,12 +87,14 @@ def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         target = _purge_target(request, principal, tenant)
         administration.purge(principal.actor, tenant, target)
         cache_usage.delete(tenant, target)
-        return f"Purged: {_purged(target, tenant)}. Every gateway applies it within a second."
+        return gettext("Purged: %(target)s. Every gateway applies it within a second.") % {
+            "target": _purged(target, tenant)
+        }
 
     try:
         return _apply(request, tenant, change)
     except BadName as error:
-        problem = f"“{error.name}” is not valid. Use {error.allowed}."
+        problem = gettext("“%(name)s” is not valid. Use %(allowed)s.") % {"name": error.name, "allowed": error.allowed}
     except BadForm as error:
         problem = error.problem
     return _show_cache(request, principal, tenant, purge_problem=problem)
@@ -143,9 +146,13 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
     try:
         messages.success(request, change())
     except NotAllowed as error:
-        messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
+        messages.error(
+            request,
+            gettext("Nothing was changed: the %(kind)s %(name)s is %(state)s.")
+            % {"kind": error.kind, "name": error.name, "state": error.state},
+        )
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     return redirect("portal:cache", slug=tenant.slug)
 
 
@@ -172,12 +179,14 @@ def _purge_target(request: HttpRequest, principal: Principal, tenant: Tenant) ->
 def _purged(target: PurgeTarget, tenant: Tenant) -> str:
     """Describe exactly what is purged."""
     if target.request_id is not None:
-        return f"the answer to the request {target.request_id}"
+        return gettext("the answer to the request %(request_id)s") % {"request_id": target.request_id}
     if target.key is not None:
-        return f"all answers that the key {target.key.name} and the keys it replaced have stored"
+        return gettext("all answers that the key %(name)s and the keys it replaced have stored") % {
+            "name": target.key.name
+        }
     if target.model_name:
-        return f"every answer of the model {target.model_name}"
-    return f"every stored answer of {tenant.name}"
+        return gettext("every answer of the model %(model_name)s") % {"model_name": target.model_name}
+    return gettext("every stored answer of %(name)s") % {"name": tenant.name}
 
 
 def _uuid(kind: str, text: str) -> UUID:

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.views.decorators.http import require_GET
 
 from portal.access import project_scope
@@ -15,7 +16,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.access.rights import content_rights
 from portal.errors import NotPermitted
 from portal.formats.query_params import posted
-from portal.pages.base import form_action, page, show
+from portal.pages.base import form_action, page, show, unchanged
 from portal.reporting.requests import request_content
 from tenants import error_text
 from tenants.content import content_log
@@ -48,8 +49,10 @@ def set_days(request: HttpRequest, principal: Principal, slug: str, project: str
         days = _days(posted(request, "days"))
         content_log.set_days(principal.actor, found, days)
         if days is None:
-            return f"{found.name} keeps no prompts and answers. What was kept is deleted."
-        return f"{found.name} keeps prompts and answers for {days} days. Every gateway follows within a second."
+            return gettext("%(name)s keeps no prompts and answers. What was kept is deleted.") % {"name": found.name}
+        return gettext(
+            "%(name)s keeps prompts and answers for %(days)s days. Every gateway follows within a second."
+        ) % {"name": found.name, "days": days}
 
     return _changed(request, tenant, change)
 
@@ -64,7 +67,10 @@ def erase(request: HttpRequest, principal: Principal, slug: str, project: str) -
     def change() -> str:
         content_rights.require_may_switch(principal, tenant)
         count = content_log.erase(principal.actor, found)
-        return f"The prompts and answers of {count:,} requests of {found.name} are deleted."
+        return gettext("The prompts and answers of %(count)s requests of %(name)s are deleted.") % {
+            "count": f"{count:,}",
+            "name": found.name,
+        }
 
     return _changed(request, tenant, change)
 
@@ -84,7 +90,7 @@ def _changed(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) ->
     try:
         messages.success(request, change())
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect("portal:projects", slug=tenant.slug)

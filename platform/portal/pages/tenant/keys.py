@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -25,7 +26,7 @@ from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most
 from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
-from portal.pages.base import form_action, page, show
+from portal.pages.base import form_action, page, show, unchanged
 from tenants.database.rls import as_tenant
 from tenants.errors import BadName, NotAllowed
 from tenants.identity import key_makers
@@ -93,7 +94,10 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
             changes = form.changes()
             key_grants.require_grantable(principal, tenant, changes, key=dialog.key)
             keys.change(principal.actor, dialog.key, **changes)
-            messages.success(request, f"{dialog.key.name} was changed. Every gateway applies it within a second.")
+            messages.success(
+                request,
+                gettext("%(name)s was changed. Every gateway applies it within a second.") % {"name": dialog.key.name},
+            )
             return redirect("portal:keys", slug=tenant.slug)
         except NotPermitted as error:
             form.add_error("scopes", error.reason)
@@ -112,7 +116,10 @@ def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
         with as_tenant(TenantId(tenant.id)):
             is_rotated = ApiKey.objects.filter(rotated_from=dialog.key).exists()
         if is_rotated:
-            messages.info(request, f"{dialog.key.name} was rotated already. Rotate the key that replaced it.")
+            messages.info(
+                request,
+                gettext("%(name)s was rotated already. Rotate the key that replaced it.") % {"name": dialog.key.name},
+            )
             return redirect("portal:keys", slug=tenant.slug)
         return dialog.show(request, principal, RotateKeyForm())
     form = RotateKeyForm(request.POST)
@@ -136,10 +143,12 @@ def revoke(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     try:
         key_grants.require_own_project(principal, found.project)
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
         return redirect("portal:keys", slug=tenant.slug)
     keys.revoke(principal.actor, found)
-    messages.success(request, f"{found.name} was revoked. Every gateway refuses it within a second.")
+    messages.success(
+        request, gettext("%(name)s was revoked. Every gateway refuses it within a second.") % {"name": found.name}
+    )
     return redirect("portal:keys", slug=tenant.slug)
 
 

@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.utils import timezone
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 from django.views.decorators.http import require_GET
 
 from billing.budgets.status import BudgetStatus
@@ -22,7 +22,7 @@ from portal.access.rights import limit_permissions
 from portal.errors import NotPermitted
 from portal.formats.table_csv import most
 from portal.forms.limits import BudgetForm, LimitForm, Targets
-from portal.pages.base import form_action, page, show, submit
+from portal.pages.base import form_action, page, show, submit, unchanged
 from tenants import error_text
 from tenants.database.rls import as_tenant
 from tenants.errors import NotAllowed, SetByAbove
@@ -187,7 +187,10 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
     def change() -> str:
         target = limit_permissions.target_for(principal, tenant, form.target())
         _, created = budgets.put(principal.actor, target, form.terms())
-        return f"The budget was {'set' if created else 'changed'}. Spending since the start of its period counts."
+        done = gettext_noop("The budget was set. Spending since the start of its period counts.")
+        return (
+            done if created else gettext_noop("The budget was changed. Spending since the start of its period counts.")
+        )
 
     done = submit(request, form, change, back="portal:limits", slug=slug)
     return done or _show_limits(request, principal, tenant, budget_form=form)
@@ -213,11 +216,15 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
     try:
         messages.success(request, change())
     except NotAllowed as error:
-        messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
+        messages.error(
+            request,
+            gettext("Nothing was changed: the %(kind)s %(name)s is %(state)s.")
+            % {"kind": error.kind, "name": error.name, "state": error.state},
+        )
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except SetByAbove as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect("portal:limits", slug=tenant.slug)
 
 
@@ -250,13 +257,17 @@ def _may_change_rule(principal: Principal, rule: Limit | Budget) -> bool:
 
 
 def _setter(rule: Limit | Budget) -> str:
-    return f"key hk_{rule.set_by_key}_…" if rule.set_by_key else rule.get_set_by_display().lower()
+    return (
+        gettext("key hk_%(key)s_…") % {"key": rule.set_by_key} if rule.set_by_key else rule.get_set_by_display().lower()
+    )
 
 
 def _target_name(rule: Limit | Budget) -> str:
     if rule.project is not None:
-        return f"project {rule.project.slug}"
-    return f"key {rule.key.name}" if rule.key is not None else gettext_noop("the whole tenant")
+        return gettext("project %(slug)s") % {"slug": rule.project.slug}
+    return (
+        gettext("key %(name)s") % {"name": rule.key.name} if rule.key is not None else gettext_noop("the whole tenant")
+    )
 
 
 def _nearest(rows: list[BudgetRow]) -> BudgetRow | None:

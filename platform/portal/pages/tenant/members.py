@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -22,7 +23,7 @@ from portal.errors import NotPermitted
 from portal.formats.query_params import posted, text
 from portal.formats.table_csv import most
 from portal.forms.invitations import InvitationForm
-from portal.pages.base import form_action, page, show
+from portal.pages.base import form_action, page, show, unchanged
 from portal.pages.invitation import made_page
 from portal.reporting import member_names
 from tenants import error_text, members
@@ -78,19 +79,24 @@ def change(request: HttpRequest, principal: Principal, slug: str, person: str) -
     try:
         if action == "remove":
             member_rights.remove(principal, tenant, person)
-            done = f"{person} is not a member any more. The keys that they made still work: revoke those on Keys."
+            done = gettext(
+                "%(person)s is not a member any more. The keys that they made still work: revoke those on Keys."
+            ) % {"person": person}
         elif action == "projects":
             names = ", ".join(each.slug for each in _confined(request, principal, tenant, person))
-            done = f"{person} makes and changes keys of {names or 'all projects'}."
+            done = gettext("%(person)s makes and changes keys of %(projects)s.") % {
+                "person": person,
+                "projects": names or gettext("all projects"),
+            }
         else:
             members.one(tenant, person)
             role = member_rights.put(principal, tenant, person, posted(request, "role")).role
-            done = f"{person} has the role {role}."
+            done = gettext("%(person)s has the role %(role)s.") % {"person": person, "role": role}
         messages.success(request, done)
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     if principal.is_operator or person != principal.actor.name:
         return redirect("portal:members", slug=tenant.slug)
     return redirect("portal:overview")  # who changed themselves may have left

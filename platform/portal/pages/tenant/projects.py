@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
-from django.utils.translation import gettext_noop as _
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods
 
 from portal.access import project_scope
@@ -20,7 +20,7 @@ from portal.access.rights import content_rights, inherited_bounds
 from portal.errors import NotPermitted
 from portal.formats.table_csv import most
 from portal.forms.projects import NewProjectForm
-from portal.pages.base import form_action, page, show, submit
+from portal.pages.base import form_action, page, show, submit, unchanged
 from tenants import cost_centres, error_text, members, registry
 from tenants.content import content_log
 from tenants.database.rls import as_tenant
@@ -53,7 +53,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         inherited_bounds.require_may_create_project(principal, tenant)
         wanted = form.cleaned_data
         registry.create_project(principal.actor, tenant, slug=wanted["slug"], name=wanted["name"] or wanted["slug"])
-        return f"The project {wanted['slug']} was created."
+        return gettext("The project %(slug)s was created.") % {"slug": wanted["slug"]}
 
     if request.method == "POST":
         done = submit(request, form, create, back="portal:projects", slug=slug)
@@ -82,12 +82,16 @@ def set_archived(request: HttpRequest, principal: Principal, slug: str, project:
         inherited_bounds.require_may_archive(principal, found)
         registry.set_project_archived(principal.actor, found, archived)
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except TenantError as error:
         messages.error(request, error_text.words(error))
     else:
-        done = _("archived: its keys are refused within a second") if archived else _("active again")
-        messages.success(request, f"{found.name} is {done}.")
+        done = (
+            gettext("%(name)s is archived: its keys are refused within a second.")
+            if archived
+            else gettext("%(name)s is active again.")
+        )
+        messages.success(request, done % {"name": found.name})
     return redirect("portal:projects", slug=tenant.slug)
 
 
@@ -101,11 +105,14 @@ def rename(request: HttpRequest, principal: Principal, slug: str, project: str) 
         inherited_bounds.require_may_change_projects(principal, tenant)
         changed = registry.rename_project(principal.actor, found, request.POST.get("name", ""))
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     else:
-        messages.success(request, f"The project {changed.slug} has the name {changed.name}.")
+        messages.success(
+            request,
+            gettext("The project %(slug)s has the name %(name)s.") % {"slug": changed.slug, "name": changed.name},
+        )
     return redirect("portal:projects", slug=tenant.slug)
 
 
@@ -119,11 +126,16 @@ def set_cost_centre(request: HttpRequest, principal: Principal, slug: str, proje
         inherited_bounds.require_may_change_projects(principal, tenant)
         changed = cost_centres.set_of_project(principal.actor, found, request.POST.get("cost_centre", ""))
     except NotPermitted as error:
-        messages.error(request, f"Nothing was changed. {error.reason}")
+        messages.error(request, unchanged(error.reason))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     else:
-        messages.success(request, f"{changed.name} has the cost centre {changed.cost_centre or 'of its tenant'}.")
+        done = (
+            gettext("%(name)s has the cost centre %(code)s.")
+            if changed.cost_centre
+            else gettext("%(name)s has the cost centre of its tenant.")
+        )
+        messages.success(request, done % {"name": changed.name, "code": changed.cost_centre})
     return redirect("portal:projects", slug=tenant.slug)
 
 

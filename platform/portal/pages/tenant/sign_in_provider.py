@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -13,7 +14,7 @@ from portal.access.identity import provider_setup
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
 from portal.forms.sign_in_provider import ProviderForm
-from portal.pages.base import form_action, page, show, submit
+from portal.pages.base import form_action, page, show, submit, unchanged
 from tenants import error_text
 from tenants.errors import NotFound, TenantError
 from tenants.identity import providers, second_factor
@@ -65,18 +66,19 @@ def act(request: HttpRequest, principal: Principal, slug: str, verb: str) -> Htt
         if verb == "factor":
             required = request.POST.get("required") == "1"
             second_factor.require(principal.actor, tenant, required)
-            messages.success(request, f"A second factor is {'' if required else 'not '}required of members.")
+            done = _("A second factor is required of members.")
+            messages.success(request, done if required else _("A second factor is not required of members."))
         elif verb == "remove":
             providers.remove(principal.actor, tenant)
             messages.success(
                 request, _("Removed. Those who signed in through it are signed out, and no members any more.")
             )
         elif problem := provider_setup.test(provider_setup.find(tenant)).problem:
-            messages.error(request, f"The test failed: {problem}.")
+            messages.error(request, gettext("The test failed: %(problem)s.") % {"problem": problem})
         else:
             messages.success(request, _("The provider answers, and its description and keys are in order."))
     except TenantError as error:
-        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
+        messages.error(request, unchanged(error_text.words(error)))
     return redirect("portal:sign-in-provider", slug=slug)
 
 
