@@ -24,6 +24,8 @@ def words(error: WorkerError) -> str:
             text = f"there is no {kind} {name!r}{there}"
         case Ambiguous(kind, name, candidates):
             text = f"several {kind} ids end with {name!r}: {', '.join(candidates)}"
+        case BadCount(asked, allowed, "replicas at most"):
+            text = f"“at most {asked} replicas” is not allowed: use {allowed}"
         case BadCount(asked, allowed, what):
             text = f"{asked} {what} are not allowed: use {allowed}"
         case BadValue(what, asked, allowed):

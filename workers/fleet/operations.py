@@ -72,12 +72,14 @@ def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = Non
     known = lookup.deployment(deployment)
     row = deployments.scale(actor, deployment, minimum, maximum)
     tasks.hint(())
-    bounds = f"{row.min_replicas} to {row.max_replicas}" if row.min_replicas < row.max_replicas else row.max_replicas
+    wanted = f"wants {row.max_replicas} replicas"
+    if row.min_replicas < row.max_replicas:
+        wanted = f"wants {row.min_replicas} to {row.max_replicas} replicas, {row.desired_replicas} at the present load"
     shortage = inventory.obstacles(row.name)
     return Effect(
         target=f"deployment {row.name}",
         changed=(known.min_replicas, known.max_replicas) != (row.min_replicas, row.max_replicas),
-        now=f"wants {bounds} replicas, {row.desired_replicas} now" + (f"; {shortage}" if shortage else ""),
+        now=wanted + (f"; {shortage}" if shortage else ""),
     )
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+from urllib.parse import urlencode
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
@@ -16,7 +17,7 @@ from django.utils.translation import gettext_noop as _
 
 from catalogue import routing_policy
 from tenants.audit import Actor
-from workers.errors import NotFound
+from workers.errors import BadCount, NotFound, WorkerError
 from workers.fleet import lookup, operations, pools
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
@@ -27,6 +28,19 @@ from workers.scheduler.scaling import scaling_signals
 from workers.serving import pool_requirements, promotion, rollout_policy
 
 COMMAND = "celery -A hearth control"
+
+#: The field that a number out of range stood in, by the verb and what was counted.
+_COUNTED = {
+    ("scale", "replicas"): "minimum",
+    ("scale", "replicas at most"): "maximum",
+    ("target", "tokens per replica"): "tokens",
+    ("warm", "placeholders"): "per_node",
+}
+#: Verbs that set what their fields show, so that the earlier values undo them.
+_SETTING = frozenset(("scale", "target", "route", "objective", "require", "warm", "pool_set", "rollout_policy"))
+
+#: Characters of a query that every browser and proxy passes on.
+_LONGEST_QUERY = 2000
 
 #: What is said of an engine without a version of its own.
 _OF_NODE = "engine of each node"
@@ -73,6 +87,8 @@ class ActionDialog:
     verb: Verb
     target: str
     subject: Subject
+    #: The name of the field whose value was refused.
+    refused: str = ""
 
     @property
     def title(self) -> str:
@@ -92,12 +108,28 @@ class ActionDialog:
     @property
     def shown_command(self) -> str:
         """Return the command with the values that the fields begin with."""
-        return self.command.format(**{each.name: each.value for each in self.subject.fields})
+        return self.command.format(**self.values)
 
     def filled(self, values: Mapping[str, str]) -> ActionDialog:
         """Return the dialog with these values in its fields."""
         fields = tuple(replace(each, value=values.get(each.name, each.value)) for each in self.subject.fields)
         return replace(self, subject=replace(self.subject, fields=fields))
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The fields' values by name."""
+        return {each.name: each.value for each in self.subject.fields}
+
+    def refusing(self, error: WorkerError) -> ActionDialog:
+        """Return the dialog with the field marked that an error is about."""
+        what = error.what if isinstance(error, BadCount) else ""
+        return replace(self, refused=_COUNTED.get((self.verb.name, what), ""))
+
+    @property
+    def undo(self) -> str:
+        """The query of this dialog with the values that it has now; empty if they would not undo the verb."""
+        query = urlencode(self.values)
+        return query if self.verb.name in _SETTING and len(query) <= _LONGEST_QUERY else ""
 
     def run(self, actor: Actor, values: Mapping[str, str]) -> Effect:
         """Run the verb with the values of the fields by name. Raises WorkerError."""

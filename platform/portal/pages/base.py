@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from http import HTTPStatus
 from typing import Any
@@ -35,6 +35,10 @@ from tenants import error_text
 from tenants.errors import NotFound, SetByAbove, TenantError
 from tenants.models import Tenant, User
 
+#: Keys of the pages that show a period, which their links to one another keep.
+REPORTS = frozenset(
+    ("overview", "home", "requests", "tenant-requests", "usage", "tenant-usage", "savings", "routing", "tenants")
+)
 #: The cookie in which ``page.js`` reports the reader's time zone.
 ZONE_COOKIE = "hearth_timezone"
 
@@ -168,11 +172,12 @@ def show(
 
 def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:
     """Return what the template of the frame shows."""
+    tabs = _in_period(request, active, tenant_links(principal, tenant)) if tenant and principal.is_operator else ()
     return {
         "principal": principal,
-        "rail": rail_links(principal, tenant or _own_tenant(principal)),
+        "rail": _in_period(request, active, rail_links(principal, tenant or _own_tenant(principal))),
         "others": other_tenants(principal, tenant),
-        "tabs": tenant_links(principal, tenant) if tenant and principal.is_operator else (),
+        "tabs": tabs,
         "tenant": tenant,
         "active": active,
         "banner": dunning_banner.of(principal, tenant) if tenant else None,
@@ -180,6 +185,14 @@ def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Te
         "asked_at": getattr(request, "asked_at", 0.0),
         "is_read_only": principal.support is not None or not operator_rights.may_change(principal, request.path),
     }
+
+
+def _in_period(request: HttpRequest, active: str, links: tuple[Link, ...]) -> tuple[Link, ...]:
+    """Return the links, those to reports with the period that this report's address has."""
+    query = urlencode({name: request.GET[name] for name in periods.PARAMETERS if name in request.GET})
+    if not query or active not in REPORTS:
+        return links
+    return tuple(replace(link, url=f"{link.url}?{query}") if link.key in REPORTS else link for link in links)
 
 
 def _own_tenant(principal: Principal) -> Tenant | None:

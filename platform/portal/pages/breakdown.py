@@ -19,7 +19,7 @@ from billing.ledger.rollups import Sums
 from billing.reports import breakdown, latency, usage
 from billing.reports.breakdown import BY, By, Group
 from billing.reports.tags import OTHERS
-from portal.access.principal import Principal, tenant_for
+from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import chosen_tenant, operator_page, page, period_of, show, with_query
@@ -74,7 +74,13 @@ def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     currency = tenant.currency if tenant else PLATFORM_CURRENCY
     context = _context(request, _Place(principal, tenant, currency, BY, reverse("portal:requests")))
     csv_query = f"{context['csv_query']}&{urlencode({'tenant': named})}" if tenant else context["csv_query"]
-    context |= {"csv_url": f"{reverse('portal:usage-by-csv')}?{csv_query}", "named": named or "", "of_all": True}
+    context |= {
+        "csv_url": f"{reverse('portal:usage-by-csv')}?{csv_query}",
+        "named": named or "",
+        "named_tenant": tenant,
+        "tenant_choices": tenants_of(principal).only("slug", "name"),
+        "of_all": True,
+    }
     return show(request, principal, "portal/breakdown.html", context, active="usage")
 
 
@@ -176,6 +182,12 @@ class _Links:
         }.get(self.by, group.name)
         return self._list(self.period, {self.by: value}) if value else ""
 
+    def requests_of(self, group: Group) -> str:
+        """Return the address of a group's requests; empty for one whose requests cannot be listed."""
+        if self.by != "tenant":
+            return self.of(group)
+        return f"{reverse('portal:tenant-requests', args=[group.name])}?{self.period.query}" if group.name else ""
+
     def _list(self, period: Period, filters: Mapping[str, str]) -> str:
         named = {"tenant": self.tenant} if self.tenant else {}
         return f"{self.requests}?{urlencode({**period.parameters, **filters, **named})}"
@@ -183,21 +195,22 @@ class _Links:
 
 def _rows(groups: Sequence[Group], total: Sums, links: _Links) -> list[UsageRow]:
     if links.by == "day" or len(groups) <= MOST_ROWS + 1:
-        return [_row(group, total, links.of(group), links.by) for group in groups]
+        return [_row(group, total, links) for group in groups]
     others = groups[MOST_ROWS:]
     name = OTHERS if others[-1].name == OTHERS else others_named(len(others))
     together = Group(id=None, name=name, sums=sum((each.sums for each in others), Sums()), latency=None)
-    rows = [_row(group, total, links.of(group), links.by) for group in groups[:MOST_ROWS]]
-    return [*rows, _row(together, total, "", links.by)]
+    rows = [_row(group, total, links) for group in groups[:MOST_ROWS]]
+    return [*rows, _row(together, total, None)]
 
 
-def _row(group: Group, total: Sums, link: str, by: By) -> UsageRow:
+def _row(group: Group, total: Sums, links: _Links | None) -> UsageRow:
     return UsageRow(
-        name=group.name or UNNAMED.get(by, ""),
+        name=group.name or (UNNAMED.get(links.by, "") if links else ""),
         sums=group.sums,
         latency=group.latency,
         share=group.sums.requests / total.requests if total.requests else 0.0,
-        link=link,
+        link=links.of(group) if links else "",
+        requests=links.requests_of(group) if links else "",
     )
 
 

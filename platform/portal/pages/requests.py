@@ -112,9 +112,9 @@ class TextFilter:
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List the requests of all tenants, or of the tenant in the query."""
-    slugs = dict(tenants_of(principal).values_list("id", "slug"))
+    every = list(tenants_of(principal).only("id", "slug", "name"))
     chosen = chosen_tenant(request, principal)
-    return _show(request, principal, _found(request, principal, chosen), slugs, tenant=None)
+    return _show(request, principal, _found(request, principal, chosen), every, tenant=None)
 
 
 @require_GET
@@ -123,7 +123,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     """List one tenant's requests."""
     tenant = tenant_for(principal, slug)
     found = _found(request, principal, tenant)
-    return _show(request, principal, found, {tenant.id: tenant.slug}, tenant=tenant)
+    return _show(request, principal, found, [tenant], tenant=tenant)
 
 
 @require_GET
@@ -204,12 +204,13 @@ def _show(
     request: HttpRequest,
     principal: Principal,
     found: Found,
-    slugs: dict[UUID, str],
+    tenants: Sequence[Tenant],
     *,
     tenant: Tenant | None,
 ) -> HttpResponse:
     count, period = most(request, "requests", PAGE_ROWS), found.period
     shown = found.rows[:count]
+    slugs = {each.id: each.slug for each in tenants}
     csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
     context = {
         "rows": [_row(each, slugs) for each in shown],
@@ -229,6 +230,8 @@ def _show(
             for named in (TEXT_FILTERS if tenant else (TENANT_FILTER, *TEXT_FILTERS))
         ],
         "clear": f"?{period.query}",
+        "named_tenant": found.tenant,
+        "tenant_choices": () if tenant else tenants,
         "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }

@@ -49,6 +49,8 @@ class UsageRow:
     sums: Sums
     share: float
     link: str = ""
+    #: The list of its requests, with a query; empty where they cannot be listed.
+    requests: str = ""
     #: None: not shown.
     latency: Latency | None = None
 
@@ -181,7 +183,8 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str, requests: 
         if total.requests
         else (),
         "by_model": [
-            _row(each.model_name, each.sums, total, _of_model(requests, period, each.model_name)) for each in models
+            _row(each.model_name, each.sums, total, requests=_of_model(requests, period, each.model_name))
+            for each in models
         ],
         "tiles": (
             *stat_tiles.usage_tiles(total, before, currency=currency, requests_link=f"{requests}?{period.query}"),
@@ -221,7 +224,13 @@ def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
     gone = archived_tenants.among({each.tenant_id: each.sums for each in found})
     named = [each for each in found if each.tenant_id not in gone.ids]
     rows = [
-        _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
+        _row(
+            each.slug,
+            each.sums,
+            total,
+            f"{reverse('portal:tenant', args=[each.slug])}?{period.query}",
+            requests=f"{reverse('portal:tenant-requests', args=[each.slug])}?{period.query}",
+        )
         for each in named[:MOST_TENANTS]
     ]
     if others := named[MOST_TENANTS:]:
@@ -245,8 +254,9 @@ def points_of(period: Period, tenant_id: TenantId | None, total: Sums) -> tuple[
     return usage.series_at(period, tenant_id, period.moments)
 
 
-def _row(name: str, sums: Sums, total: Sums, link: str = "") -> UsageRow:
-    return UsageRow(name=name, sums=sums, share=sums.requests / total.requests if total.requests else 0.0, link=link)
+def _row(name: str, sums: Sums, total: Sums, link: str = "", *, requests: str = "") -> UsageRow:
+    share = sums.requests / total.requests if total.requests else 0.0
+    return UsageRow(name=name, sums=sums, share=share, link=link or requests, requests=requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ FINE_STEP = timedelta(minutes=1)
 #: From this step on, steps follow local clocks when these change; shorter ones would be doubled in the repeated hour.
 LOCAL_STEP = timedelta(hours=2)
 DEFAULT_PRESET = "24h"
+#: The parameters of an address that choose a period.
+PARAMETERS = ("period", "from", "to")
 MAX_LENGTH = timedelta(days=400)
 #: Times outside are refused as typing errors; request ids can only hold times after 1970.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)

@@ -67,3 +67,42 @@ def test_links_of_a_page_keep_its_filters(
     for form in page.xpath("//main//form[not(@method='post')][not(contains(@class, 'search'))]"):
         kept = {each.get("name") for each in form.xpath(".//*[@name]")}
         assert chosen.keys() - kept == set(), "a form that is sent again loses a filter"
+
+
+def test_links_between_reports_keep_the_period(used: World, signed_in: SignIn) -> None:
+    operator = signed_in(used.operator)
+    page: Any = html.fromstring(operator.get("/portal/routing/?period=7d&after=x").content.decode())
+    rail = dict(zip(page.xpath("//nav//a/@data-testid"), page.xpath("//nav//a[@data-testid]/@href"), strict=True))
+    assert (rail["rail-usage"], rail["rail-fleet"]) == ("/portal/usage/?period=7d", "/portal/fleet/")
+    tabs: Any = html.fromstring(operator.get("/portal/tenants/acme/savings/?period=7d").content.decode())
+    assert tabs.xpath("//a[@data-testid='tab-tenant-usage']/@href") == ["/portal/tenants/acme/usage/?period=7d"]
+    wrong: Any = html.fromstring(operator.get("/portal/routing/?period=7x").content.decode())
+    assert wrong.xpath("//a[@data-testid='rail-usage']/@href") == ["/portal/usage/"]
+
+
+def test_refused_requests_are_listed_from_their_number(used: World, signed_in: SignIn) -> None:
+    moment = timezone.now() - timedelta(minutes=20)
+    fixtures.store([fixtures.refused(used, used.acme, moment, 9)])
+    operator = signed_in(used.operator)
+    for path in ("", "usage/?by=tenant", "usage/?by=model&tenant=acme", "tenants/acme/usage/?by=key"):
+        page: Any = html.fromstring(operator.get(f"/portal/{path}").content.decode())
+        [link, *_] = page.xpath("//td/a[@data-testid='refused']/@href")
+        assert operator.get(link).content.decode().count('data-testid="request"') == 1, path
+
+
+def test_the_list_shows_the_clients_id_that_was_searched(used: World, signed_in: SignIn) -> None:
+    fixtures.store([fixtures.refused(used, used.acme, timezone.now() - timedelta(minutes=20), 9)])
+    owner = signed_in(used.acme.owner)
+    shown = {
+        query: owner.get(f"/portal/tenants/acme/requests/?{query}").content.decode().count("client-request-id")
+        for query in ("id=theirs", "code=rate_limit_exceeded")
+    }
+    assert shown == {"id=theirs": 1, "code=rate_limit_exceeded": 0}
+
+
+def test_the_heading_names_the_chosen_tenant(used: World, signed_in: SignIn) -> None:
+    operator = signed_in(used.operator)
+    for path, heading in (("usage/", "Usage · Acme"), ("requests/", "Requests · Acme")):
+        page: Any = html.fromstring(operator.get(f"/portal/{path}?tenant=acme").content.decode())
+        assert page.xpath("string(//h1)") == heading
+        assert ("acme", "Acme") in {(each.get("value"), each.get("label")) for each in page.xpath("//datalist/option")}

@@ -130,7 +130,7 @@ def put_together(source: str) -> list[str]:
         each.args[1].value
         for each in ast.walk(tree)
         if isinstance(each, ast.Call) and ast.unparse(each.func).startswith("messages.")
-        if isinstance(each.args[1], ast.Constant)
+        if isinstance(each.args[1], ast.Constant) and isinstance(each.args[1].value, str)
     ]
     return [text for text in texts if PROSE.search(text)] + said
 

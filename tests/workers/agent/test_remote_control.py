@@ -105,7 +105,10 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
     Slot.objects.filter(node=fleet.node, device_uuid="cpu-0").update(health="quarantined", fault="xid 79")
     short = str(kept.id)[-6:]
 
-    assert say("scale", deployment="chat", replicas="0-2") == "deployment chat wants 0 to 2 replicas, 0 now"
+    assert (
+        say("scale", deployment="chat", replicas="0-2")
+        == "deployment chat wants 0 to 2 replicas, 0 at the present load"
+    )
     said = say("promote", placeholder=short, deployment="chat")
     promoted = Replica.objects.get(placeholder=kept)
     assert said == f"placeholder {short} is replica chat/{str(promoted.id)[-6:]}"

@@ -185,10 +185,10 @@ def test_verbs_are_done_once_and_audited_with_who_did_them(fleet: Fleet) -> None
     assert answer("scale", "chat", "1-4") == {
         "target": "deployment chat",
         "changed": True,
-        "now": "wants 1 to 4 replicas, 1 now",
+        "now": "wants 1 to 4 replicas, 1 at the present load",
     }
     again = shell("scale", "chat", "1-4")
-    assert again.stdout == "deployment chat wants 1 to 4 replicas, 1 now (no change)\n"
+    assert again.stdout == "deployment chat wants 1 to 4 replicas, 1 at the present load (no change)\n"
     entry = AuditEntry.objects.get(action="deployment.scaled")
     assert entry.actor.endswith(" by celery fleet") and entry.after == {"minimum": 1, "maximum": 4}
     assert answer("promote", short, "chat")["changed"]
@@ -210,7 +210,7 @@ def test_verbs_are_done_once_and_audited_with_who_did_them(fleet: Fleet) -> None
     [
         (("scale", "chatt", "1"), 1, "there is no deployment 'chatt'; there is chat"),
         (("scale", "chat", "many"), 1, "'many' is not a valid number of replicas or range like 1-4"),
-        (("scale", "chat", "4-2"), 1, "2 replicas at most are not allowed: use 4 to 1000"),
+        (("scale", "chat", "4-2"), 1, "“at most 2 replicas” is not allowed: use 4 to 1000"),
         (("drain", "nobody"), 1, "there is no replica 'nobody'"),
         (("restore", "n1", "gpu-9"), 1, "there is no slot 'n1 gpu-9'; there is cpu-0, cpu-1, cpu-2, cpu-3"),
         (("warm", "local", "1", "h7"), 1, "'h7' is not a valid placeholder level: use h0 or h2"),

@@ -75,7 +75,7 @@ def test_one_number_scales_to_it_and_a_range_lets_scaling_move_between(fleet: Fl
     effect, _ = twice(lambda: operations.scale(ADA, "chat", 0, 2))
     row = Deployment.objects.get()
     assert (row.min_replicas, row.desired_replicas, row.max_replicas) == (0, 2, 2)
-    assert effect.now == "wants 0 to 2 replicas, 2 now"
+    assert effect.now == "wants 0 to 2 replicas, 2 at the present load"
     after = AuditEntry.objects.filter(action="deployment.scaled").order_by("-id").values_list("after", flat=True)
     assert after[0] == {"minimum": 0, "maximum": 2}
     with pytest.raises(BadCount, match="4 to 1000"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -20,6 +22,7 @@ from reserved_capacity import listing
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
 from workers.fleet import error_text
+from workers.fleet.operations import Effect
 from workers.fleet.status import inventory
 from workers.serving import placeholder_costs as costs
 
@@ -65,29 +68,33 @@ def placeholder_costs_csv(request: HttpRequest, principal: Principal) -> Streami
 def verb(request: HttpRequest, principal: Principal, name: str, target: str) -> HttpResponse:
     """Show the dialog of a verb, as a page or for a dialog element; run the verb and go back to the fleet."""
     try:
-        dialog = actions.dialog(name, target)
+        found = actions.dialog(name, target)
         if request.method == "GET":
-            return _show_dialog(request, principal, dialog)
-        dialog = dialog.filled({field: posted(request, field)[:200] for field in request.POST})
-        effect = dialog.run(principal.actor, {field: posted(request, field) for field in request.POST})
+            return _show_dialog(request, principal, found.filled(request.GET.dict()))
+        given = {field: posted(request, field) for field in request.POST}
+        dialog = found.filled(given)
+        effect = dialog.run(principal.actor, given)
     except NotFound as error:
         raise tenants.NotFound(error.kind, error.name) from error
     except WorkerError as error:
         status = 409 if isinstance(error, Refused) else 400
-        return _show_dialog(
-            request,
-            principal,
-            dialog,
-            gettext("Nothing was changed: %(reason)s.") % {"reason": error_text.words(error)},
-            status,
-        )
-    text = (
-        gettext("%(target)s %(now)s.") % {"target": effect.target, "now": effect.now}
-        if effect.changed
-        else gettext("%(target)s %(now)s, as before.") % {"target": effect.target, "now": effect.now}
-    )
-    messages.success(request, text[:1].upper() + text[1:])
+        problem = gettext("Nothing was changed: %(reason)s.") % {"reason": error_text.words(error)}
+        return _show_dialog(request, principal, dialog.refusing(error), problem, status)
+    messages.success(request, _said(effect, found))
     return redirect("portal:fleet")
+
+
+def _said(effect: Effect, before: ActionDialog) -> str:
+    """Return what a verb did, with a link to the dialog that undoes it: it has the values of before."""
+    form = gettext("%(target)s %(now)s.") if effect.changed else gettext("%(target)s %(now)s, as before.")
+    text = form % {"target": effect.target, "now": effect.now}
+    text = text[:1].upper() + text[1:]
+    if not (effect.changed and before.undo):
+        return text
+    address = f"{reverse('portal:fleet-verb', args=[before.verb.name, before.target])}?{before.undo}"
+    return format_html(
+        '{} <a class="link" href="{}" data-ask data-testid="undo">{}</a>', text, address, gettext("Undo it")
+    )
 
 
 def _show_dialog(

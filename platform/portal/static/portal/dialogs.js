@@ -1,4 +1,5 @@
 // Open the page of a link with [data-ask] as a dialog; without this script it is a page of its own.
+// A click beside a dialog does not close it: what was typed would be lost.
 // The command shown in a dialog, if there is one, follows the form's fields.
 "use strict";
 
@@ -29,7 +30,7 @@
       event.preventDefault();
       open(link);
     }
-    if (dialog?.open && (event.target.closest("[data-close]") || event.target === dialog)) {
+    if (dialog?.open && event.target.closest("[data-close]")) {
       event.preventDefault();
       dialog.close();
     }

@@ -235,7 +235,7 @@ def test_without_prune_other_models_stay_and_with_it_they_are_archived(world: Wo
             '"--no-such"',
             "line 13, deployments[0]: Simulated refuses the arguments: unrecognized arguments: --no-such.",
         ),
-        ("min_replicas: 1", "min_replicas: 4", "line 13, deployments[0]: 3 replicas at most are not allowed"),
+        ("min_replicas: 1", "min_replicas: 4", "line 13, deployments[0]: “at most 3 replicas” is not allowed"),
         ('"0.15"', '"0.0000001"', "line 11, models[0].prices: 0.0000001 dollars for 1,000,000 are"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.db.models.functions import Now
 from django.test import Client
+from lxml import html
 from rest_framework.test import APIClient
 
 from catalogue import routing_policy
@@ -234,6 +235,28 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
         assert browser.post(f"/portal/fleet/{path}").status_code == 404, path
     assert Pool.objects.get(name="spare").placeholders_per_node == 2
     assert not Replica.objects.filter(node__name="n2").exists()
+
+
+def test_a_change_is_undone_by_its_dialog_with_the_values_of_before(
+    world: World, warmth: Warmth, signed_in: SignIn
+) -> None:
+    browser, address = signed_in(world.operator), f"/portal/fleet/scale/{fixtures.MODEL}/"
+    done = html.fromstring(browser.post(address, {"minimum": "3", "maximum": "3"}, follow=True).content.decode())
+    said = done.xpath("string(//div[@role='status'][contains(@class, 'success')])")
+    assert said.startswith("Deployment tiny-chat wants 3 replicas")
+    [undo] = done.xpath("//a[@data-testid='undo']/@href")
+    asked = html.fromstring(browser.get(undo).content.decode())
+    values = {each.name: each.value for each in asked.xpath("//form[@data-testid='dialog']//input[@type='number']")}
+    assert values == {"minimum": "2", "maximum": "6"}
+    again = browser.post(address, {"minimum": "3", "maximum": "3"}, follow=True).content.decode()
+    assert 'data-testid="undo"' not in again
+
+
+def test_a_refused_number_is_marked_in_its_field(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    answer = signed_in(world.operator).post(f"/portal/fleet/scale/{fixtures.MODEL}/", {"minimum": "3", "maximum": "2"})
+    page = html.fromstring(answer.content.decode())
+    assert page.xpath("//input[@aria-invalid='true']/@name") == ["maximum"]
+    assert "“at most 2 replicas” is not allowed: use 3 to 1000" in page.xpath("string(//*[@id='dialog-problem'])")
 
 
 def test_for_everybody_else_there_is_no_fleet(world: World, warmth: Warmth, signed_in: SignIn) -> None:
