@@ -27,11 +27,17 @@ FIRST_WAIT_SECONDS = 60
 LONGEST_WAIT_SECONDS = 3600
 GIVEN_UP_AFTER = dt.timedelta(days=1)
 #: Refusals that are about the address or the message, by their enhanced status (RFC 3463): no such address, mailbox
-#: disabled, message too big, content not taken. Others are about this server, its login or a quota, and may be mended.
-_LASTING = re.compile(r"5\.(1\.\d+|2\.1|3\.4|6\.\d+)\b")
+#: disabled, message too big, content not taken. Others are about this server, its login or a quota, and may be mended;
+#: so may 5.1.7 and 5.1.8, which are about the sender, although many servers say them of the recipient's address.
+_LASTING = re.compile(r"5\.(1\.([1-6]|10)|2\.1|3\.4|6\.\d+)\b")
 _ENHANCED = re.compile(r"[245]\.\d+\.\d+\b")
 #: Codes of a refused address that says no enhanced status: no such mailbox (RFC 5321, 4.2.2).
 _NO_MAILBOX = frozenset({550, 551, 553})
+#: Exim, for one, says "550 relay not permitted" so, of every address.
+_ABOUT_THIS_SERVER = re.compile(
+    r"relay|auth|log ?in|sender|polic|block|black|reputation|spam|spf|dkim|dmarc|quota|limit|denied|permitted|prohibit",
+    re.IGNORECASE,
+)
 LONGEST_NOTE = 300
 
 
@@ -107,7 +113,10 @@ def _problem(error: Exception) -> _Problem:
 def _refusal(what: str, code: int, reason: bytes | str, *, lasting: Set[int]) -> _Problem:
     """Return what the server refused. ``lasting``: codes that do not change by themselves, where it says no more."""
     text = " ".join((reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason).split())
-    is_final = bool(_LASTING.match(text)) if _ENHANCED.match(text) else code in lasting
+    if _ENHANCED.match(text):
+        is_final = bool(_LASTING.match(text))
+    else:
+        is_final = code in lasting and not _ABOUT_THIS_SERVER.search(text)
     return _Problem(note=_as_note(f"The server refused the {what}: {code} {text}"), is_final=is_final)
 
 

@@ -86,6 +86,15 @@ def test_a_server_with_starttls_gets_it_after_a_login(
         assert Mail.objects.get().state == "sent"
 
 
+def test_an_address_that_a_server_without_enhanced_status_does_not_know_is_given_up(
+    acme: Customer, server: MailServer
+) -> None:
+    server.refused["gone@example.com"] = "550 Unknown user"
+    alert(acme, "gone")
+    assert sending.send_due() == 0
+    assert (Mail.objects.get().state, Mail.objects.get().attempts) == ("failed", 1)
+
+
 def test_an_address_that_the_server_refuses_is_given_up_at_once(acme: Customer, server: MailServer) -> None:
     server.refused["gone@example.com"] = "550 5.1.1 No such user here"
     alert(acme, "gone", "olga")
@@ -125,6 +134,8 @@ def test_a_message_that_the_server_refuses_is_given_up_at_once(acme: Customer, s
         ("554 5.7.1 Relay access denied", ""),
         ("552 5.2.2 Mailbox full", ""),
         ("554 Go away", ""),
+        ("550 relay not permitted", ""),
+        ("550 5.1.8 Sender address rejected: Domain not found", ""),
         ("", "550 5.4.5 Daily limit exceeded"),
         ("", "554 Looks like spam"),
     ],
