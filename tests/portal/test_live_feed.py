@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings
 
-from portal.live import feed
+from portal.live import feed, topics
 from portal.live.feed import Feed
 from portal.live.topics import Shown, Topic
 from portal.redis_clients import client
@@ -89,3 +89,8 @@ def test_a_page_gets_no_reading_that_began_before_it() -> None:
         assert newest(topic, 0) == ""
     finally:
         client(settings.REDIS_CACHE_URL, 5).delete(feed.lease_key(topic), feed.whole_key(topic))
+
+
+def test_an_operator_reads_no_address_that_another_ones_browser_named() -> None:
+    own, other = (topics.usage_of_all("24h", "", f"https://{host}/v1") for host in ("hearth.example", "evil.example"))
+    assert feed.group(own) != feed.group(other) and feed.whole_key(own) != feed.whole_key(other)

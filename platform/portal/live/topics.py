@@ -78,13 +78,16 @@ LONG_SECONDS = 60.0
 
 
 def usage_of_all(preset: str, zone: str, base_url: str) -> Topic:
-    """Return the overview of a preset period, in a time zone. Raises BadQuery. ``base_url``: of the inference API."""
+    """Return the overview of a preset period, in a time zone. Raises BadQuery.
+
+    ``base_url`` is the inference API's, as the reader's browser names the host: another one has a topic of its own.
+    """
     period_at(preset, zone)
 
     def read() -> Shown:
         return _figures("overview", overview_figures(period_at(preset, zone), base_url))
 
-    return _usage("all", preset, zone, read, None)
+    return _usage(f"all-{_digest(base_url)}", preset, zone, read, None)
 
 
 def usage_of_tenant(tenant: Tenant, preset: str, zone: str, projects: Set[UUID] | None = None) -> Topic:
@@ -101,13 +104,17 @@ def usage_of_tenant(tenant: Tenant, preset: str, zone: str, projects: Set[UUID] 
 
     whose = tenant.id.hex
     if projects is not None:
-        whose += f"-{sha256(','.join(sorted(map(str, projects))).encode()).hexdigest()[:16]}"
+        whose += f"-{_digest(','.join(sorted(map(str, projects))))}"
     return _usage(whose, preset, zone, read, TenantId(tenant.id))
 
 
 def period_at(preset: str, zone: str) -> Period:
     """Return a preset period that ends now. Raises BadQuery."""
     return periods.parse({"period": preset}, timezone.now(), periods.DEFAULT_PRESET, periods.zone_named(zone))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _usage(whose: str, preset: str, zone: str, read: Callable[[], Shown], tenant_id: TenantId | None) -> Topic:
