@@ -8,7 +8,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from billing.accounts import mail_addresses
-from tenants.errors import NotFound
+from tenants.errors import BadName, NotFound
 
 TEMPLATE = "portal/billing_address.html"
 
@@ -19,9 +19,9 @@ def confirm(request: HttpRequest, link: str) -> HttpResponse:
     """Show what the link confirms, and confirm it. Opening it changes nothing, because mail programs open links."""
     try:
         tenant, address = mail_addresses.of_token(link)
-    except NotFound:
+        if request.method == "POST":
+            mail_addresses.confirm(mail_addresses.LINK, tenant, address)
+    except (NotFound, BadName):  # the account may have lost the address since it was read
         return render(request, TEMPLATE, {"is_refused": True}, status=410)
-    if request.method == "POST":
-        mail_addresses.confirm(mail_addresses.LINK, tenant, address)
     is_confirmed = address in mail_addresses.confirmed(tenant)
     return render(request, TEMPLATE, {"tenant": tenant, "address": address, "is_confirmed": is_confirmed})

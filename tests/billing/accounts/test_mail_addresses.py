@@ -98,6 +98,28 @@ def test_a_link_works_for_three_days_for_its_tenant_and_while_the_account_has_th
         mail_addresses.of_token(link)
 
 
+def test_a_link_of_an_address_that_leaves_the_account_meanwhile_is_refused(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.change(ADA, acme, billing_emails=[AP])
+    link, real = mail_addresses.token(acme.id, AP), mail_addresses.of_token
+
+    def read(text: str) -> tuple[Tenant, str]:
+        found = real(text)
+        account.change(ADA, acme, billing_emails=[])
+        return found
+
+    monkeypatch.setattr(mail_addresses, "of_token", read)
+    assert Client().post(f"/portal/billing-address/{link}/").status_code == 410
+
+
+def test_another_link_within_a_day_is_not_sent(acme: Tenant) -> None:
+    for addresses in ([AP], [], [AP]):
+        account.change(ADA, acme, billing_emails=addresses)
+    [text] = send()
+    assert path_in(text) and [row.state for row in Mail.objects.order_by("id")] == ["sent", "skipped"]
+
+
 def test_an_address_that_comes_back_is_confirmed_anew(acme: Tenant) -> None:
     account.change(ADA, acme, billing_emails=[AP])
     mail_addresses.confirm(ADA, acme, AP.lower())
