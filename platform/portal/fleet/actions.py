@@ -5,6 +5,8 @@ Names and texts of the verbs are ``workers.fleet.verbs``.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +40,9 @@ _COUNTED = {
 }
 #: Verbs that set what their fields show, so that the earlier values undo them.
 _SETTING = frozenset(("scale", "target", "route", "objective", "require", "warm", "pool_set", "rollout_policy"))
+
+#: Values that a shell reads as they are; spaces part the words of a list. dialogs.js has the same.
+_PLAIN = re.compile(r"[\w .:,=/@%+-]*", re.ASCII)
 
 #: Characters of a query that every browser and proxy passes on.
 _LONGEST_QUERY = 2000
@@ -107,8 +112,8 @@ class ActionDialog:
 
     @property
     def shown_command(self) -> str:
-        """Return the command with the values that the fields begin with."""
-        return self.command.format(**self.values)
+        """Return the command with the values that the fields begin with, safe to paste: a link may have set them."""
+        return self.command.format(**{name: _quoted(value) for name, value in self.values.items()})
 
     def filled(self, values: Mapping[str, str]) -> ActionDialog:
         """Return the dialog with these values in its fields."""
@@ -143,6 +148,10 @@ class ActionDialog:
     def _pattern(self, argument: str) -> str:
         shown = self.subject.shown.get(argument)
         return shown or self.subject.arguments.get(argument) or f"{{{argument}}}"
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else shlex.quote(value)
 
 
 def dialog(verb: str, target: str) -> ActionDialog:

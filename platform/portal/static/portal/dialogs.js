@@ -6,11 +6,16 @@
 (function () {
   const dialog = document.getElementById("dialog");
 
+  // As fleet/actions.py does: what a shell would read otherwise stands in quotes.
+  function quoted(value) {
+    return /^[\w .:,=\/@%+-]*$/.test(value) ? value : `'${value.replaceAll("'", `'"'"'`)}'`;
+  }
+
   function updateCommand(form) {
     const command = form.querySelector("[data-pattern]");
     if (!command) return;
     const values = new FormData(form);
-    command.textContent = command.dataset.pattern.replace(/\{(\w+)\}/g, (_, name) => values.get(name) || `{${name}}`);
+    command.textContent = command.dataset.pattern.replace(/\{(\w+)\}/g, (_, name) => quoted(values.get(name) ?? "") || `{${name}}`);
   }
 
   async function open(link) {

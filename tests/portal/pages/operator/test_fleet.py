@@ -237,6 +237,14 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
     assert not Replica.objects.filter(node__name="n2").exists()
 
 
+def test_a_dialogs_command_quotes_what_a_link_put_into_its_fields(
+    world: World, warmth: Warmth, signed_in: SignIn
+) -> None:
+    page = f"/portal/fleet/scale/{fixtures.MODEL}/"
+    text = signed_in(world.operator).get(page, {"minimum": "1;curl evil", "maximum": "2"}).content.decode()
+    assert "scale tiny-chat &#x27;1;curl evil&#x27;-2</pre>" in text
+
+
 def test_a_change_is_undone_by_its_dialog_with_the_values_of_before(
     world: World, warmth: Warmth, signed_in: SignIn
 ) -> None:
