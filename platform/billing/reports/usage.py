@@ -179,10 +179,19 @@ def requests(
     tenant_id: TenantId | None, *, before_id: UUID | None = None, limit: int = 50, filters: Filters | None = None
 ) -> tuple[UsageRow, ...]:
     """Return up to ``limit`` requests, newest first; the last one's id is the next page's ``before_id``."""
-    rows = _records(tenant_id).filter(_conditions(filters or Filters()))
-    if before_id is not None:
-        rows = rows.filter(id__lt=before_id)
-    return tuple(stored(record) for record in rows.order_by("-id")[:limit])
+    return tuple(stored(record) for record in _newest(tenant_id, before_id, filters or Filters())[:limit])
+
+
+def values(
+    tenant_id: TenantId | None, columns: Sequence[str], *, before_id: UUID | None, limit: int, filters: Filters
+) -> list[tuple[Any, ...]]:
+    """Return these columns of what :func:`requests` returns, in less time."""
+    return list(_newest(tenant_id, before_id, filters).values_list(*columns)[:limit])
+
+
+def _newest(tenant_id: TenantId | None, before_id: UUID | None, filters: Filters) -> QuerySet[UsageRecord]:
+    rows = _records(tenant_id).filter(_conditions(filters))
+    return (rows if before_id is None else rows.filter(id__lt=before_id)).order_by("-id")
 
 
 def request(tenant_id: TenantId | None, request_id: UUID, project_id: UUID | None = None) -> UsageRow | None:

@@ -19,6 +19,7 @@ from tenants.ids import TenantId
 #: Spreadsheets run a cell with such a first character as a formula; a leading apostrophe makes it text.
 #: Some take the full-width forms for the same.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_FORMULA_STARTS = frozenset(FORMULA_STARTS)
 #: Lines that one call in a worker thread produces.
 CHUNK_LINES = 500
 _TYPE = "text/csv; charset=utf-8"
@@ -85,13 +86,11 @@ def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
     writer = csv.writer(_Echo())
     yield writer.writerow(header)
     for row in rows:
-        yield writer.writerow([_plain(cell) for cell in row])
+        yield writer.writerow([_plain(cell) if cell[:1] in _FORMULA_STARTS else cell for cell in row])
 
 
 def _plain(cell: str) -> str:
-    if cell.startswith(FORMULA_STARTS) and not _is_number(cell):
-        return f"'{cell}"
-    return cell
+    return cell if _is_number(cell) else f"'{cell}"
 
 
 def _is_number(cell: str) -> bool:

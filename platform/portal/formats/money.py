@@ -7,6 +7,7 @@ from decimal import Decimal
 from billing.pricing import amounts
 
 PICO = amounts.PICO
+_PICO = int(PICO)
 #: Significant digits of an amount under one cent, or what its currency has instead.
 SMALL_DIGITS = 3
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
@@ -47,7 +48,10 @@ def sign_of(currency: str) -> str:
 
 def exact(amount_pico: int | Decimal | None) -> str:
     """Return an amount with twelve decimals, for CSV; empty for None."""
-    return "" if amount_pico is None else f"{Decimal(int(amount_pico)) / PICO:.12f}"
+    if amount_pico is None:
+        return ""
+    whole, rest = divmod(abs(int(amount_pico)), _PICO)
+    return f"{'-' if amount_pico < 0 else ''}{whole}.{rest:012}"
 
 
 def per_million(price_pico: int, currency: str = "USD") -> str:

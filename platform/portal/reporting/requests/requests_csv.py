@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from billing.ledger.usage_rows import SHOWN_COLUMNS, UsageRow
+from billing.ledger.usage_rows import SHOWN_COLUMNS
 from billing.reports import usage
 from billing.reports.usage import Filters
 from portal.formats import money
@@ -20,6 +21,8 @@ PAGE_ROWS = 1000
 _FIRST = ("id", "started_at", "finished_at")
 CSV_COLUMNS = (*_FIRST, *(each.name for each in SHOWN_COLUMNS if each.shown.in_csv and each.name not in _FIRST))
 CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix", "cost_centre")
+_READ = (*CSV_COLUMNS, "currency", "amount_pico", "saved_prediction_pico", "saved_prefix_pico")
+_ID, _PROJECT = (_READ.index(name) for name in ("id", "project_id"))
 
 
 def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]:
@@ -27,23 +30,24 @@ def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]
     before: UUID | None = None
     while True:
         with as_tenant(tenant_id):
-            page = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS, filters=filters)
-            centres = cost_centres.of_projects(row.project_id for row in page)
-        yield from (csv_row(row, centres.get(row.project_id, "")) for row in page)
+            page = usage.values(tenant_id, _READ, before_id=before, limit=PAGE_ROWS, filters=filters)
+            centres = cost_centres.of_projects({row[_PROJECT] for row in page})
+        for row in page:
+            yield _cells(row, centres.get(row[_PROJECT], ""))
         if len(page) < PAGE_ROWS:
             return
-        before = page[-1].id
+        before = page[-1][_ID]
 
 
-def csv_row(found: UsageRow, cost_centre: str) -> tuple[str, ...]:
+def _cells(row: tuple[Any, ...], cost_centre: str) -> tuple[str, ...]:
     """Return one request as cells; money with twelve decimals, empty where there is none."""
-    cells = [getattr(found, name) for name in CSV_COLUMNS]
+    *shown, currency, billed, by_prediction, by_prefix = row
     return (
-        *(_text(cell) for cell in cells),
-        found.currency,
-        money.exact(found.amount_pico),
-        money.exact(found.saved_prediction_pico),
-        money.exact(found.saved_prefix_pico),
+        *(cell if type(cell) is str else _text(cell) for cell in shown),
+        currency,
+        money.exact(billed),
+        money.exact(by_prediction),
+        money.exact(by_prefix),
         cost_centre,
     )
 
