@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from billing.budgets import spending
-from billing.ledger import daily_rollups
+from billing.ledger import daily_charges, daily_rollups
 
 #: A day is folded so long after its end, when few of its rows are still to come; they have it folded again. Until then
 #: reports by key or project read its roll-ups of quarters of an hour, a hundred times as many.
@@ -20,7 +20,7 @@ LONGEST_RUN_SECONDS = 60.0
 
 
 def fold(now: datetime) -> int:
-    """Fold the days that ended and are not folded, newest first; return how many."""
+    """Fold the days that ended and are not folded, newest first, and sum their charges; return how many were folded."""
     count, ends = 0, time.monotonic() + LONGEST_RUN_SECONDS
     for day in daily_rollups.waiting(daily_rollups.day_of(now - LATE)):
         if time.monotonic() > ends:
@@ -29,6 +29,10 @@ def fold(now: datetime) -> int:
         with transaction.atomic():
             spending.exclude_batches()  # waits for those that do not know of the announcement
         count += daily_rollups.write(day)
+    for day in daily_charges.waiting():
+        if time.monotonic() > ends:
+            break
+        daily_charges.write(day)
     return count
 
 

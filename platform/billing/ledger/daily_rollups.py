@@ -80,13 +80,14 @@ _OF_HALF_HOURS = ("billing_halfhourlytenantrollup", "billing_halfhourlyplatformr
 #: Held while tables are written: a day and half an hour of it are never written at once.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('daily_rollups'))"
 _COMPARED = "sum(amount_pico), sum(prompt_tokens + cached_prompt_tokens + completion_tokens)"
-#: Tables by whether they have every half-hour, and by the column that says whose a row is.
+#: Tables by which spans they have, and by the column that says whose a row is.
 _COMPARED_TABLES = (
     ("billing_dailyrollup", "day", "tenant_id"),
     ("billing_dailytenantrollup", "day", "tenant_id"),
     ("billing_dailyplatformrollup", "day", "%(all)s::uuid"),
     ("billing_halfhourlytenantrollup", "part", "tenant_id"),
     ("billing_halfhourlyplatformrollup", "part", "%(all)s::uuid"),
+    ("billing_dailycharge", "charged", "tenant_id"),
 )
 
 
@@ -107,9 +108,13 @@ _BOTH = """
         SELECT starts_at AS begin, starts_at + interval '30 minutes' AS behind FROM billing_foldedhalfhour
         WHERE folded_at IS NOT NULL AND starts_at >= %(begin)s AND starts_at < %(end)s
             AND date_bin('24 hours', starts_at, '2000-01-01 00:00+00') NOT IN (SELECT begin FROM day)
-    ), part AS (SELECT * FROM day UNION ALL SELECT * FROM half)
+    ), part AS (SELECT * FROM day UNION ALL SELECT * FROM half),
+    charged AS (
+        SELECT starts_at AS begin, starts_at + interval '24 hours' AS behind FROM billing_foldedday
+        WHERE folded_at IS NOT NULL AND has_charges AND starts_at >= %(begin)s AND starts_at < %(end)s
+    )
 """ + " UNION ALL ".join(
-    [_sums(span, span, "billing_usagerollup", "tenant_id") for span in ("day", "half")]
+    [_sums(span, span, "billing_usagerollup", "tenant_id") for span in ("day", "half", "charged")]
     + [_sums(table, span, table, whose) for table, span, whose in _COMPARED_TABLES]
 )
 _BOTH_BYPASSES = """
@@ -260,7 +265,7 @@ def compared(begin: datetime, end: datetime) -> Mapping[str, tuple[Sums, Sums]]:
         cursor.execute(_BOTH, {"begin": begin, "end": end, "all": ALL})
         for which, whose, pico, tokens in cursor.fetchall():
             found[which][whose] = int(pico), int(tokens)
-    fine = {"day": found["day"], "part": _added(found["day"], found["half"])}
+    fine = {"day": found["day"], "part": _added(found["day"], found["half"]), "charged": found["charged"]}
     return {
         table: (fine[span] if whose == "tenant_id" else _together(fine[span]), found[table])
         for table, span, whose in _COMPARED_TABLES

@@ -172,6 +172,61 @@ class DailyBypassRollup(models.Model):
         return f"{self.starts_at:%Y-%m-%d} {self.reason}"
 
 
+class DailyCharge(models.Model):
+    """What a tenant's requests of a day in UTC were charged for: what statements of open months are made of.
+
+    It counts only while the :class:`FoldedDay` has ``has_charges`` (``billing.ledger.daily_charges``). The columns are
+    those of requests, or sums over some of them: ``engine_ms`` and ``avoided_…`` over complete responses,
+    ``stream…`` over streams that say how long engines needed for a prompt.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    project_id = models.UUIDField()
+    model_name = models.CharField(max_length=200)
+    price_version_id = models.UUIDField(null=True)
+    currency = models.CharField(max_length=3)
+    #: ``unrated``, ``prediction_hit``, ``coalesced``, ``free`` or ``tokens``.
+    charge = models.CharField(max_length=16)
+    priority = models.CharField(max_length=8)
+    requests = models.BigIntegerField()
+    paid_requests = models.BigIntegerField()
+    engine_ms = models.BigIntegerField()
+    prompt_tokens = models.BigIntegerField()
+    cached_prompt_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    cache_write_tokens = models.BigIntegerField()
+    reasoning_tokens = models.BigIntegerField()
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    avoided_prompt_tokens = models.BigIntegerField()
+    avoided_cached_prompt_tokens = models.BigIntegerField()
+    avoided_completion_tokens = models.BigIntegerField()
+    streams = models.BigIntegerField()
+    stream_tokens = models.BigIntegerField()
+    stream_tokens_squared = models.DecimalField(max_digits=38, decimal_places=0)
+    stream_ns = models.DecimalField(max_digits=38, decimal_places=0)
+    stream_tokens_ns = models.DecimalField(max_digits=38, decimal_places=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=(
+                    *("tenant_id", "starts_at", "project_id", "model_name", "price_version_id", "currency"),
+                    *("charge", "priority"),
+                ),
+                name="daily_charge_once",
+                nulls_distinct=False,
+            ),
+        )
+        indexes = (models.Index(fields=("starts_at",), name="daily_charge_at"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.model_name} {self.charge} {self.starts_at:%Y-%m-%d}"
+
+
 class FoldedDay(models.Model):
     """A day in UTC whose daily roll-ups equal its roll-ups. A batch that adds to these removes it.
 
@@ -182,6 +237,8 @@ class FoldedDay(models.Model):
     folded_at = models.DateTimeField(null=True)
     #: Whether there are sums by tenant and of all tenants too, which the release before does not make.
     is_summed = models.BooleanField(default=False, db_default=False)
+    #: Whether its charges are summed for statements.
+    has_charges = models.BooleanField(default=False, db_default=False)
 
     def __str__(self) -> str:
         return f"{self.starts_at:%Y-%m-%d}"

@@ -25,7 +25,7 @@ from billing.ledger import ledger
 from billing.ledger.usage_rows import moment_of
 from billing.models import BillingMonth, MonthLine, MonthProjectLine, WalOffset
 from billing.months import terms_posting
-from billing.reports import savings_statement, statements
+from billing.reports import statements
 from billing.reports.statements import Line, Month, Statement
 from reserved_capacity import measured
 from tenants import audit, cost_centres
@@ -158,7 +158,7 @@ def _statement(month: Month) -> Statement:
         )
     if not found.equals_ledger:
         raise _differs(month, found.usage_pico, found.ledger_pico or 0)
-    return savings_statement.measured(month, found) if found.closed_at is None else found
+    return found
 
 
 def _differs(month: Month, pico: int, posted_pico: int) -> NotClosed:

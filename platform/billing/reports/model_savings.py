@@ -8,22 +8,17 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
-from uuid import UUID
+from fractions import Fraction
 
-from django.contrib.postgres.aggregates import RegrSlope
-from django.db.models import Count, F, Q
-
-from billing.models import UsageRecord
+from billing.ledger.daily_charges import AVOIDED, Group
 from billing.pricing.classes import WITHOUT_ENGINE
-from tenants.ids import TenantId
 
 #: Fewer measured streams say nothing about a model's prefill.
 FEWEST_STREAMS = 20
 _NS_PER_MS = 10**6
-_AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
+_OF_STREAMS = ("streams", "stream_tokens", "stream_tokens_squared", "stream_ns", "stream_tokens_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,60 +56,46 @@ class ModelSavings:
         return any(getattr(self, each.name) for each in fields(self) if each.name not in {"model_name", "prefill_ns"})
 
 
-def by_model(groups: Iterable[Mapping[str, Any]]) -> tuple[ModelSavings, ...]:
-    """Return the savings of a statement's groups, by name of the model; models without any are left out."""
+def by_model(groups: Iterable[Group]) -> tuple[ModelSavings, ...]:
+    """Return the savings of a statement's groups, by name of the model; models without any are left out.
+
+    A model's prefill is the slope of the time to the first token, without the queue, over uncached prompt tokens, of
+    the month's own streams: what one more token took, without what every request takes.
+    """
     found: dict[str, ModelSavings] = {}
+    streams: dict[str, list[Group]] = {}
     for group in groups:
         before = found.get(group["model_name"], ModelSavings(model_name=group["model_name"]))
         found[before.model_name] = _added(before, group)
-    return tuple(found[name] for name in sorted(found) if found[name].is_any)
-
-
-def measured(
-    rows: tuple[ModelSavings, ...], tenant_id: TenantId, first: UUID, behind: UUID, project_id: UUID | None = None
-) -> tuple[ModelSavings, ...]:
-    """Return the rows with each model's prefill, measured on the tenant's streams with ids in this range.
-
-    It is the slope of the time to the first token, without the queue, over uncached prompt tokens: what one more token
-    took, without what every request takes.
-    """
-    names = [row.model_name for row in rows if row.prefix_tokens]
-    if not names:
-        return rows
-    streams = UsageRecord.objects.filter(
-        tenant_id=tenant_id,
-        id__gte=first,
-        id__lt=behind,
-        model_name__in=names,
-        purpose=UsageRecord.Purpose.TENANT,
-        state=UsageRecord.State.COMPLETE,
-        cache_result__in=("miss", "bypass"),
-        stream=True,
-        ttft_ms__isnull=False,
-    )
-    if project_id is not None:
-        streams = streams.filter(project_id=project_id)
-    slopes = dict(
-        streams.values("model_name")
-        .annotate(count=Count("id"), slope=RegrSlope(F("ttft_ms") - F("queue_ms"), F("prompt_tokens")))
-        .filter(Q(count__gte=FEWEST_STREAMS) & Q(slope__gt=0))
-        .order_by()
-        .values_list("model_name", "slope")
-    )
+        if group["adjusts"] is None:
+            streams.setdefault(before.model_name, []).append(group)
     return tuple(
-        replace(row, prefill_ns=round(slopes[row.model_name] * _NS_PER_MS)) if row.model_name in slopes else row
-        for row in rows
+        replace(found[name], prefill_ns=_prefill_ns(streams.get(name, ())))
+        if found[name].prefix_tokens
+        else found[name]
+        for name in sorted(found)
+        if found[name].is_any
     )
 
 
-def _added(before: ModelSavings, group: Mapping[str, Any]) -> ModelSavings:
+def _prefill_ns(groups: Sequence[Group]) -> int | None:
+    """Return the slope of the least squares through these groups' streams; None: too few, or no positive one."""
+    count, tokens, squared, ns, product = (sum(int(group[name]) for group in groups) for name in _OF_STREAMS)
+    spread = count * squared - tokens * tokens
+    if count < FEWEST_STREAMS or not spread:
+        return None
+    slope = Fraction(count * product - tokens * ns, spread)
+    return round(slope) if slope > 0 else None
+
+
+def _added(before: ModelSavings, group: Group) -> ModelSavings:
     charge = group["charge"]
     if charge in WITHOUT_ENGINE:
         requests = "prediction_hits" if charge == "prediction_hit" else "coalesced_requests"
         return replace(
             before,
             **{requests: getattr(before, requests) + group["requests"]},
-            prediction_tokens=before.prediction_tokens + sum(group[name] for name in _AVOIDED),
+            prediction_tokens=before.prediction_tokens + sum(int(group[name]) for name in AVOIDED),
             prediction_engine_ms=before.prediction_engine_ms + int(group["engine_ms"]),
             prediction_pico=before.prediction_pico + int(group["saved_prediction_pico"]),
         )
@@ -122,6 +103,6 @@ def _added(before: ModelSavings, group: Mapping[str, Any]) -> ModelSavings:
         return before
     return replace(
         before,
-        prefix_tokens=before.prefix_tokens + group["cached_prompt_tokens"],
+        prefix_tokens=before.prefix_tokens + int(group["cached_prompt_tokens"]),
         prefix_pico=before.prefix_pico + int(group["saved_prefix_pico"]),
     )

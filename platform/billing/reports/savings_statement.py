@@ -7,14 +7,14 @@ froze has the totals alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from billing.pricing import amounts
 from billing.reports import model_savings, statements
 from billing.reports.model_savings import ModelSavings
-from billing.reports.statements import Month, Savings, Statement
+from billing.reports.statements import Savings
 from tenants.ids import TenantId
 from tenants.models import Project, Tenant
 
@@ -102,8 +102,6 @@ def read(tenant: Tenant, year: int, month: int, project: Project | None = None) 
     are gone.
     """
     found = statements.statement(TenantId(tenant.id), year, month, project)
-    if found.closed_at is None:
-        found = measured(Month(tenant=tenant, year=year, month=month), found, project)
     return SavingsStatement(
         tenant_id=found.tenant_id,
         year=found.year,
@@ -120,16 +118,6 @@ def read(tenant: Tenant, year: int, month: int, project: Project | None = None) 
         closed_at=found.closed_at,
         revision=found.revision,
     )
-
-
-def measured(month: Month, found: Statement, project: Project | None = None) -> Statement:
-    """Return a statement with the prefill of its models, as :func:`billing.reports.model_savings.measured` does."""
-    if found.model_savings is None:
-        return found
-    billed = month.billed
-    project_id = None if project is None else project.id
-    rows = model_savings.measured(found.model_savings, billed.tenant_id, billed.first, billed.behind, project_id)
-    return replace(found, model_savings=rows)
 
 
 def rows(found: SavingsStatement) -> Iterator[Row]:

@@ -16,20 +16,20 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
-from django.db.models import Case, CharField, Count, Q, QuerySet, Sum, Value, When
-from django.db.models.functions import Round
+from django.db.models import Q
 
 from billing.errors import MixedCurrencies, RequestsDeleted
-from billing.ledger import ledger
+from billing.ledger import daily_charges, ledger
+from billing.ledger.daily_charges import Group
 from billing.ledger.ledger import BilledMonth
-from billing.models import BillingMonth, FinalStatement, MonthLine, MonthTermsLine, PriceVersion, UsageRecord
+from billing.models import BillingMonth, FinalStatement, MonthLine, MonthTermsLine, PriceVersion
 from billing.plans import calculation, registry, reserved_hours
 from billing.plans.calculation import Kind, TermsLine
 from billing.plans.terms import Terms
 from billing.pricing import amounts
 from billing.pricing.classes import PARENTS, PER_REQUEST, WITHOUT_ENGINE, LineClass, Priority
 from billing.pricing.prices import rates_of
-from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN, Rates
+from billing.pricing.rating import Rates
 from billing.reports import model_savings
 from billing.reports.model_savings import ModelSavings
 from tenants.ids import TenantId, first_id_at
@@ -354,32 +354,6 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
         yield ("", name, "", "", "", str(pico), amounts.units(pico, found.currency), found.currency, "", "", "")
 
 
-_COALESCED = Q(cache_result="coalesced")
-_SENT = Q(ttft_ms__isnull=False) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
-#: How a row was charged, as in ``billing.pricing.rating``.
-_CHARGE = Case(
-    When(amount_pico=None, then=Value("unrated")),
-    When(cache_result="hit", then=Value("prediction_hit")),
-    When(_COALESCED & (Q(state="complete") | _SENT), then=Value("coalesced")),
-    When(_COALESCED | Q(state__in=FREE_BEFORE_FIRST_TOKEN, completion_tokens=0), then=Value("free")),
-    default=Value("tokens"),
-    output_field=CharField(),
-)
-_GROUPED = ("model_name", "price_version_id", "currency", "charge", "priority")
-_COUNTED = (
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "completion_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "saved_prediction_pico",
-    "saved_prefix_pico",
-)
-#: Summed over complete responses only: one that was cut short saves nothing.
-_AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
-_WHOLE = Q(state="complete")
-#: Requests that pay the price of one, as in ``billing.pricing.rating``.
-_PAID = Q(prompt_tokens__gt=0) | Q(cached_prompt_tokens__gt=0) | Q(completion_tokens__gt=0)
 _CLASSES: tuple[tuple[LineClass, str], ...] = (
     ("prompt", "prompt_tokens"),
     ("cache_write", "cache_write_tokens"),
@@ -391,37 +365,38 @@ _CLASSES: tuple[tuple[LineClass, str], ...] = (
 _PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 
-def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -> list[dict[str, Any]]:
-    """Return the sums by project, model, price version and kind of charge.
+def _groups(month: BilledMonth, project: Project | None, *, only_posted: bool) -> list[Group]:
+    """Return the sums by project, model, price version and kind of charge, of days or of requests.
 
     ``adjusts`` is None, or a late group's own month.
     """
     late = ledger.late_postings(month)
-    own = _of_tenant(month, project).filter(id__gte=month.first, id__lt=month.behind)
+    project_id = None if project is None else project.id
+    every = daily_charges.of_tenants().filter(tenant_id=month.tenant_id)
+    every = every if project is None else every.filter(project_id=project.id)
     if only_posted:
+        own = every.filter(id__gte=month.first, id__lt=month.behind)
+        posted = own.filter(amount_pico__gt=0, id__in=ledger.request_ids(month.own()))
         free = own.filter(Q(amount_pico=0) | Q(amount_pico=None))
-        parts: list[QuerySet[UsageRecord]] = [
-            own.filter(amount_pico__gt=0, id__in=ledger.request_ids(month.own())),
-            free,
-        ]
+        found = [group for rows in (posted, free) for group in daily_charges.summed(rows)]
     else:
         elsewhere = [each for posting in late if posting.billed_month != month.name for each in posting.request_ids]
-        parts = [own.exclude(id__in=elsewhere) if elsewhere else own]
-    groups = [group | {"adjusts": None} for part in parts for group in _summed(part)]
+        found = daily_charges.between(month.tenant_id, month.first, month.behind, project_id, elsewhere)
+    groups = [group | {"adjusts": None} for group in found]
     adjusted: dict[str, list[UUID]] = {}
     for posting in late:
         if posting.billed_month == month.name:
             adjusted.setdefault(posting.month, []).extend(posting.request_ids)
     for name, ids in adjusted.items():
-        rows = _of_tenant(month, project).filter(id__gte=min(ids), id__lte=max(ids), id__in=ids)
-        groups += [group | {"adjusts": name} for group in _summed(rows)]
+        rows = every.filter(id__gte=min(ids), id__lte=max(ids), id__in=ids)
+        groups += [group | {"adjusts": name} for group in daily_charges.summed(rows)]
     return groups
 
 
-def _merged(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merged(groups: list[Group]) -> list[Group]:
     """Add up groups of the same model, price version, priority and kind of charge, of whatever project."""
-    names = (*_GROUPED, "adjusts")
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    names = (*daily_charges.GROUPED, "adjusts")
+    found: dict[tuple[Any, ...], Group] = {}
     for group in groups:
         key = tuple(group[name] for name in names)
         before = found.get(key)
@@ -430,28 +405,7 @@ def _merged(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _of_tenant(month: BilledMonth, project: Project | None) -> QuerySet[UsageRecord]:
-    found = UsageRecord.objects.filter(tenant_id=month.tenant_id, purpose=UsageRecord.Purpose.TENANT, refusals=0)
-    return found if project is None else found.filter(project_id=project.id)
-
-
-def _summed(rows: QuerySet[UsageRecord]) -> list[dict[str, Any]]:
-    groups = (
-        rows.annotate(charge=_CHARGE)
-        .values(*_GROUPED, "project_id")
-        .annotate(
-            requests=Count("id"),
-            paid_requests=Count("id", filter=_PAID),
-            engine_ms=Sum(Round("avoided_engine_ms"), filter=_WHOLE, default=0),
-            **{name: Sum(name) for name in _COUNTED},
-            **{name: Sum(name, filter=_WHOLE, default=0) for name in _AVOIDED},
-        )
-        .order_by("model_name", "price_version_id", "charge", "priority", "project_id")
-    )
-    return [dict(group) for group in groups]
-
-
-def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ...]:
+def _lines(groups: list[Group], *, is_detailed: bool) -> tuple[Line, ...]:
     """Return the lines by model, then by when their price took effect, then by priority and class.
 
     Adjustments follow, by the month that they adjust. Empty lines are left out, and those of requests without a price.
@@ -491,7 +445,7 @@ def _lines(groups: list[dict[str, Any]], *, is_detailed: bool) -> tuple[Line, ..
     return tuple(line for line in lines if line.quantity and (is_detailed or not line.is_free_request))
 
 
-def _by_project(groups: list[dict[str, Any]]) -> tuple[ProjectLine, ...]:
+def _by_project(groups: list[Group]) -> tuple[ProjectLine, ...]:
     """Return the lines of each project, in the order of their ids."""
     return tuple(
         ProjectLine(project_id=project_id, line=line)
@@ -500,7 +454,7 @@ def _by_project(groups: list[dict[str, Any]]) -> tuple[ProjectLine, ...]:
     )
 
 
-def _classes_of(group: dict[str, Any], rates: Rates, *, is_detailed: bool) -> list[tuple[LineClass, int]]:
+def _classes_of(group: Group, rates: Rates, *, is_detailed: bool) -> list[tuple[LineClass, int]]:
     """Return how many of each class. One without a price of its own is in the class whose price it has."""
     if group["charge"] in WITHOUT_ENGINE:
         return [(group["charge"], group["requests"])]
@@ -513,7 +467,7 @@ def _classes_of(group: dict[str, Any], rates: Rates, *, is_detailed: bool) -> li
     return list(found.items())
 
 
-def _savings(groups: list[dict[str, Any]]) -> Savings:
+def _savings(groups: list[Group]) -> Savings:
     without_engine = [group for group in groups if group["charge"] in WITHOUT_ENGINE]
 
     def requests(charge: LineClass) -> int:
@@ -522,7 +476,7 @@ def _savings(groups: list[dict[str, Any]]) -> Savings:
     return Savings(
         prediction_hits=requests("prediction_hit"),
         coalesced_requests=requests("coalesced"),
-        prediction_tokens=sum(group[name] for group in without_engine for name in _AVOIDED),
+        prediction_tokens=sum(int(group[name]) for group in without_engine for name in daily_charges.AVOIDED),
         prediction_engine_ms=sum(int(group["engine_ms"]) for group in without_engine),
         prediction_pico=sum(int(group["saved_prediction_pico"]) for group in without_engine),
         prefix_tokens=sum(group["cached_prompt_tokens"] for group in groups if group["charge"] == "tokens"),

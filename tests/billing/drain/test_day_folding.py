@@ -18,6 +18,7 @@ from billing.ledger.daily_rollups import DAY
 from billing.ledger.usage_rows import UsageRow
 from billing.models import (
     DailyBypassRollup,
+    DailyCharge,
     DailyPlatformRollup,
     DailyRollup,
     DailyTenantRollup,
@@ -249,6 +250,7 @@ def test_every_table_of_days_and_half_hours_is_compared(rows: list[UsageRow]) ->
         "billing_dailyplatformrollup": DailyPlatformRollup,
         "billing_halfhourlytenantrollup": HalfHourlyTenantRollup,
         "billing_halfhourlyplatformrollup": HalfHourlyPlatformRollup,
+        "billing_dailycharge": DailyCharge,
     }
     before = daily_rollups.compared(START, end)
     assert before.keys() == tables.keys()

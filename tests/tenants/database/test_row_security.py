@@ -17,6 +17,7 @@ from django.db.utils import DatabaseError
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
+from billing.ledger import daily_charges
 from billing.models import (
     BillingAccount,
     BudgetAlert,
@@ -24,6 +25,7 @@ from billing.models import (
     BypassRollup,
     CreditEntry,
     CreditRequest,
+    DailyCharge,
     DailyRollup,
     DailyTenantRollup,
     FinalStatement,
@@ -217,6 +219,16 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         tenant_id=customer.tenant.id,
         project_id=customer.project.id,
         model_name="demo",
+    ),
+    "billing_dailycharge": lambda customer: DailyCharge.objects.create(
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        tenant_id=customer.tenant.id,
+        project_id=customer.project.id,
+        model_name="demo",
+        currency="USD",
+        charge="tokens",
+        priority="standard",
+        **dict.fromkeys(daily_charges.SUMS, 1),
     ),
     "billing_dailyrollup": lambda customer: DailyRollup.objects.create(
         starts_at=datetime(2026, 1, 1, tzinfo=UTC),
