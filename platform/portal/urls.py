@@ -63,6 +63,7 @@ from portal.pages.tenant import (
     sign_in_provider,
     statements,
 )
+from portal.pages.tenant import invoice as tenant_invoice
 from portal.pages.tenant import invoices as tenant_invoices
 from portal.pages.tenant import models as tenant_models
 from portal.pages.tenant import prices as tenant_prices
@@ -124,8 +125,8 @@ urlpatterns: list[URLPattern] = [
     path("issuers/<slug:issuer>/stripe/", stripe.index, name="stripe"),
     path("tenants/<slug:slug>/invoices/", tenant_invoices.index, name="tenant-invoices"),
     path("tenants/<slug:slug>/invoice-draft/<str:month>/", invoices.draft, name="invoice-draft"),
-    path("tenants/<slug:slug>/invoices/<uuid:invoice>/", tenant_invoices.detail, name="invoice"),
-    path("tenants/<slug:slug>/invoices/<uuid:invoice>/change/", invoices.change, name="invoice-change"),
+    path("tenants/<slug:slug>/invoices/<uuid:invoice>/", tenant_invoice.detail, name="invoice"),
+    path("tenants/<slug:slug>/invoices/<uuid:invoice>/change/", tenant_invoice.change, name="invoice-change"),
     path("tenants/<slug:slug>/invoices/<uuid:invoice>/<slug:kind>/", tenant_invoices.document, name="invoice-document"),
     path("dunning/", dunning.index, name="dunning"),
     path("payments/", payments.index, name="payments"),

@@ -168,12 +168,17 @@ def undo_recorded(actor: Actor, given: Invoice, reference: str, reason: str) -> 
     payment = given.payments.filter(reference=reference.strip()).first()
     if payment is None:
         raise InvoiceRefused(given.number, f"no payment of it has the reference {reference!r}")
-    if BankAssignment.objects.filter(payment=payment).exists():
-        raise InvoiceRefused(given.number, "a line of a bank statement paid it", "Undo that: hearth payment undo.")
-    if given.channel == Invoice.Channel.STRIPE and payment.reference.startswith(STRIPE_PAYMENT):
-        remedy = "Refund it at Stripe: the return is posted here."
-        raise InvoiceRefused(given.number, "Stripe reported this payment and holds the invoice as paid", remedy)
+    require_recorded_by_people(given, payment)
     return undo_payment(actor, payment.id, reason)
+
+
+def require_recorded_by_people(invoice: Invoice, payment: InvoicePayment) -> None:
+    """Raise InvoiceRefused for a payment that is taken back elsewhere: a bank line's, or one that Stripe reported."""
+    if BankAssignment.objects.filter(payment=payment).exists():
+        raise InvoiceRefused(invoice.number, "a line of a bank statement paid it", "Undo that: hearth payment undo.")
+    if invoice.channel == Invoice.Channel.STRIPE and payment.reference.startswith(STRIPE_PAYMENT):
+        remedy = "Refund it at Stripe: the return is posted here."
+        raise InvoiceRefused(invoice.number, "Stripe reported this payment and holds the invoice as paid", remedy)
 
 
 def today(invoice: Invoice) -> date:
@@ -193,10 +198,7 @@ def void(
     text = checked_text(given, "reason", reason, LONGEST_REASON)
     closing.lock(TenantId(given.tenant_id))  # before the invoice, as finalising does
     invoice = _at(given, states.VOID)
-    if not is_void_at_stripe:
-        _require_not_at_stripe(invoice)
-    _require_not_returned(invoice, 0)
-    _require_not_credited(invoice)
+    require_voidable(invoice, is_void_at_stripe=is_void_at_stripe)
     invoice.state, invoice.voided_at = states.VOID, timezone.now()
     invoice.voided_by, invoice.void_reason = second_person.person(actor), text
     invoice.save(update_fields=["state", "voided_at", "voided_by", "void_reason"])
@@ -208,6 +210,14 @@ def void(
     announce(INVOICE_VOIDED, invoice)
     suspension.settled(actor, invoice, timezone.now())
     return note
+
+
+def require_voidable(invoice: Invoice, *, is_void_at_stripe: bool = False) -> None:
+    """Raise InvoiceRefused for an invoice that Stripe has, of which money went back, or a part was credited."""
+    if not is_void_at_stripe:
+        _require_not_at_stripe(invoice)
+    _require_not_returned(invoice, 0)
+    _require_not_credited(invoice)
 
 
 def checked_text(invoice: Invoice, name: str, given: str, longest: int) -> str:

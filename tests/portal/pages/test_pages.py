@@ -224,9 +224,9 @@ def test_a_request_s_page_tells_what_routing_expected(world: World, signed_in: S
     pages = [
         browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, n)}/").content.decode() for n in (1, 2)
     ]
-    assert "400 of 1,000 prompt tokens were cached, 380 were expected<" in pages[0]
+    assert "400 of 1,000 prompt tokens were cached; routing had expected 380<" in pages[0]
     assert (
-        "cached, 0 were expected; another replica had about 1,900; "
+        "cached; routing had expected 0; another replica had about 1,900; "
         "the prompt differs from the nearest warm prefix in message 3<"
     ) in pages[1]
 

@@ -34,7 +34,10 @@ _TITLES = {"project": _("Project"), "key": _("Key"), "model": _("Model")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one project, or one key and model, used at list prices; ``link`` leads to its requests."""
+    """What one project, or one key and model, used at list prices; ``link`` leads to its requests.
+
+    ``key_link``: to all requests of the key in the second column.
+    """
 
     names: tuple[str, ...]
     requests: int
@@ -42,6 +45,7 @@ class Row:
     completion_tokens: int
     amount_pico: int
     link: str
+    key_link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,4 +169,5 @@ def _of_invoice(each: Usage, requests: Requests) -> Row:
         completion_tokens=each.completion_tokens,
         amount_pico=each.amount_pico,
         link=requests.link(project=each.project, key=key, model=each.model),
+        key_link=requests.link(key=key),
     )

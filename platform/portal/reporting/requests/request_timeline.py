@@ -184,7 +184,7 @@ def _expected(found: UsageRow) -> str:
     """Return how much routing expected to be cached, and where the prompt differs from what was warm."""
     if found.predicted_cached_tokens is None:
         return ""
-    text = f", {count(found.predicted_cached_tokens)} were expected"
+    text = f"; routing had expected {count(found.predicted_cached_tokens)}"
     nearest = found.nearest_warm_tokens or 0
     if nearest > found.predicted_cached_tokens:
         text += f"; another replica had about {count(nearest)}"

@@ -272,7 +272,7 @@ def test_a_refund_and_a_dispute_are_shown_with_what_finance_does_and_post_their_
 def test_make_on_the_page_of_invoices_lets_stripe_make_its_own(stripe: StandIn, closed: Tenant, operator: User) -> None:
     browser = signed_in(operator)
     made = browser.post("/portal/invoices/", {"month": "2026-03", "tenant": "acme"}, follow=True).content.decode()
-    assert "1 go to Stripe within a minute." in made
+    assert "It goes to Stripe within a minute." in made
     assert tasks.process_stripe() == 1
     assert Invoice.objects.get().channel == "stripe"
     again = browser.post("/portal/invoices/", {"month": "2026-03", "tenant": "acme"}, follow=True).content.decode()

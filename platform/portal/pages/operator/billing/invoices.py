@@ -1,12 +1,10 @@
-"""Invoices of all tenants: making those of a month, a draft of one, and what becomes of each."""
+"""Invoices of all tenants: making those of a month, a draft of one, and those that another system issued."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.contrib import messages
 from django.db.models import QuerySet
@@ -18,20 +16,19 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.accounts import account
-from billing.errors import BadCredit, CreditRefused, InvoiceRefused, MixedCurrencies, StripeRefused
-from billing.invoices import crediting, drafting, finalizing, issuers, mirroring, registry, states, steps
+from billing.errors import InvoiceRefused, MixedCurrencies, StripeRefused
+from billing.invoices import drafting, finalizing, issuers, mirroring, registry, states
 from billing.invoices.documents import render
-from billing.models import BillingRun, CreditRequest, Invoice, Issuer
+from billing.models import BillingMonth, BillingRun, Invoice, Issuer
 from billing.months import overview
 from billing.months.overview import Standing
-from billing.pricing import amounts
 from billing.reports.statements import Month
 from billing.stripe import pushing
 from portal.access.principal import Principal, tenant_for
 from portal.formats.invoice_download import POLICY
 from portal.formats.table_csv import most
 from portal.forms.billing.mirror import MirrorForm
-from portal.pages.base import form_action, operator_page, show
+from portal.pages.base import operator_page, show
 from portal.pages.operator.billing import runs
 from portal.reporting import periods
 from portal.reporting.billing import invoice_list
@@ -42,7 +39,6 @@ from tenants.models import Tenant
 MONTHS = 24
 #: The open invoices of all months, or all of them, instead of one month's; and how many the page shows.
 OPEN, ALL, MOST_OPEN = "open", "all", 500
-_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,4})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +57,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     text = request.POST.get("month") or request.GET.get("month")
     if text in {OPEN, ALL}:
         return _of_all_months(request, principal, today, is_open=text == OPEN)
-    month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
+    month = periods.parse_month(text, timezone.now()) if text else _last_month(today)
     form = MirrorForm(request.POST if request.POST.get("action") == "mirror" else None)
     if request.method == "POST" and not form.is_bound:
         return _finalize(request, principal, month)
@@ -74,7 +70,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "form": form,
         "progress": runs.of_month(BillingRun.Kind.MAKE_INVOICES, month),
         "month": month.replace(day=1),
-        "months": periods.past_months(today, MONTHS),
+        "months": sorted({*periods.past_months(today, MONTHS), month.replace(day=1)}, reverse=True),
         "open_count": _unpaid().count(),
         "entries": entries,
         "has_issuer": Issuer.objects.filter(is_default=True).exists(),
@@ -84,6 +80,15 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/invoices.html", context, active="invoices", status=status)
+
+
+def _last_month(today: date) -> date:
+    """Return the last month that is over; if it has neither an invoice nor a closing, the last one with an invoice."""
+    over = today.replace(day=1) - timedelta(days=1)
+    is_begun = BillingMonth.objects.filter(year=over.year, month=over.month, reopened_at=None).exists()
+    if is_begun or (newest := Invoice.objects.order_by("-year", "-month").only("year", "month").first()) is None:
+        return over
+    return date(newest.year, newest.month, 1)
 
 
 def _of_all_months(request: HttpRequest, principal: Principal, today: date, *, is_open: bool) -> HttpResponse:
@@ -129,68 +134,6 @@ def draft(request: HttpRequest, principal: Principal, slug: str, month: str) -> 
     response = HttpResponse(render.draft_document(content, render.Kind.HTML), content_type="text/html; charset=utf-8")
     response["Content-Security-Policy"] = POLICY
     return response
-
-
-@form_action("portal:tenant-invoices")
-@operator_page
-def change(request: HttpRequest, principal: Principal, slug: str, invoice: UUID) -> HttpResponse:
-    """Send, pay or void an invoice, take a payment back, or credit a part of it."""
-    tenant = tenant_for(principal, slug)
-    found = registry.find(str(invoice), tenant.id)
-    try:
-        messages.success(request, _change(request, principal, found))
-    except (InvoiceRefused, BadCredit, CreditRefused) as error:
-        messages.error(request, f"Nothing was changed. {error}")
-    return redirect("portal:invoice", slug=slug, invoice=invoice)
-
-
-def _change(request: HttpRequest, principal: Principal, found: Invoice) -> str:
-    """Make the change that the form asks for; return what it did. Raises InvoiceRefused."""
-    match request.POST.get("action"):
-        case "send":
-            steps.send(principal.actor, found)
-            return f"{found.number} is sent."
-        case "pay":
-            payment, new = steps.pay(
-                principal.actor,
-                found,
-                reference=request.POST.get("reference", ""),
-                paid_on=_date(found, request.POST.get("paid_on", "")),
-                amount_cents=_cents(found, request.POST.get("amount", "")),
-            )
-            amount = invoice_list.cents(payment.amount_cents, found.currency)
-            return f"{'Recorded' if new else 'Recorded already'}: {amount}."
-        case "unpay":
-            found = steps.undo_recorded(
-                principal.actor, found, request.POST.get("reference", ""), request.POST.get("reason", "")
-            )
-            is_open = invoice_list.cents(registry.open_cents(found), found.currency)
-            return f"The payment was taken back; {is_open} of {found.number} are open now."
-        case "void":
-            note = steps.void(principal.actor, found, request.POST.get("reason", ""))
-            return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
-        case "credit":
-            return _credit(request, principal, found)
-        case _:
-            raise InvoiceRefused(found.number, "choose what to do")
-
-
-def _credit(request: HttpRequest, principal: Principal, found: Invoice) -> str:
-    """Credit a part, or all that is left without an amount; return what was done."""
-    text, amount = request.POST.get("text", "").strip(), _cents(found, request.POST.get("amount", ""))
-    line = None if amount is None else crediting.Line(text=text or f"Credit for {found.number}", net_cents=amount)
-    asked, _ = crediting.submit(
-        principal.actor,
-        found,
-        request.POST.get("key", ""),
-        request.POST.get("reason", ""),
-        None if line is None else [line],
-    )
-    if asked.state == CreditRequest.State.PENDING:
-        return "It waits for a second person, who approves it on the tenant's page Billing."
-    if asked.state == CreditRequest.State.REJECTED:
-        raise InvoiceRefused(found.number, "this credit note was rejected", "Fill in the form of the page again.")
-    return f"{asked.credit_note.number} credits {invoice_list.cents(asked.credit_note.total_cents, found.currency)}."
 
 
 def _finalize(request: HttpRequest, principal: Principal, month: date) -> HttpResponse:
@@ -252,21 +195,3 @@ def _push(principal: Principal, month: Month) -> bool:
         return False
     pushing.request(push)
     return True
-
-
-def _date(found: Invoice, text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise InvoiceRefused(found.number, f"{text!r} is no date", "Use one such as 2026-12-14.") from None
-
-
-def _cents(found: Invoice, text: str) -> int | None:
-    if not text.strip():
-        return None
-    written = text.strip().replace(",", ".")
-    try:
-        return amounts.to_minor(written if _AMOUNT.fullmatch(written) else "", found.currency)
-    except ValueError:
-        remedy = f"Use one such as {amounts.example(found.currency)}."
-        raise InvoiceRefused(found.number, f"{text!r} is no amount in {found.currency}", remedy) from None
