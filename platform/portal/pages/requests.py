@@ -167,6 +167,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
         "near": periods.around(found.started_at).query,
         "shows_replica": principal.is_operator,
         "content_until": content_until,
+        "project": project,
         "may_read_content": project is not None and content_rights.may_read(principal, project),
     }
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)

@@ -7,6 +7,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_GET
 
 from portal.access.principal import Principal
+from portal.documentation import search as documentation
 from portal.formats import query_params
 from portal.pages.base import page, show
 from portal.reporting.requests import request_search
@@ -18,9 +19,10 @@ LONGEST_TEXT = 200
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show what a text may mean. A request's id leads to its page at once."""
+    """Show what a text may mean, and where the documentation has it. A request's id leads to its page at once."""
     text = (query_params.text(request.GET, "q") or "").strip()[:LONGEST_TEXT]
     found = request_search.find(principal, text) if text else []
     if len(found) == 1 and found[0].kind == "Request":
         return redirect(found[0].link)
-    return show(request, principal, "portal/search.html", {"q": text, "matches": found}, active="")
+    context = {"q": text, "matches": found, "sections": documentation.find(text)}
+    return show(request, principal, "portal/search.html", context, active="")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from django import template
 from django.conf import settings
 from django.templatetags.static import static
 from django.utils.html import format_html, json_script
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_noop as _
 
@@ -118,13 +118,19 @@ def basis_points(share_bp: int) -> str:
 
 
 @register.filter
-def moment(value: datetime | None) -> SafeString | str:
-    """Write a time in UTC. ``page.js`` turns it into the reader's time zone and shows UTC on hover."""
+def moment(value: datetime | None, kind: Literal["", "dated"] = "") -> SafeString | str:
+    """Write a time in UTC. ``page.js`` turns it into the reader's time zone and shows UTC on hover.
+
+    It leaves out the day of today, except of a ``dated`` time: one that may be long ago.
+    """
     if value is None:
         return numbers.NOTHING
     utc = value.astimezone(UTC)
     return format_html(
-        '<time datetime="{}">{} UTC</time>', utc.isoformat(timespec="milliseconds"), utc.strftime("%Y-%m-%d %H:%M:%S")
+        '<time datetime="{}"{}>{} UTC</time>',
+        utc.isoformat(timespec="milliseconds"),
+        mark_safe(" data-dated") if kind else "",
+        utc.strftime("%Y-%m-%d %H:%M:%S"),
     )
 
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.test import Client
 from django.utils import timezone
+from lxml import html
 from msgspec.structs import replace
 from rest_framework.test import APIClient
 
@@ -153,3 +154,20 @@ def test_a_stranger_finds_nothing_of_it(used: World, signed_in: SignIn, as_globe
 def test_any_text_is_answered(used: World, signed_in: SignIn, text: str) -> None:
     for person in (used.acme.owner, used.operator):
         assert signed_in(person).get(f"/portal/search/?q={text}").status_code in {200, 400}
+
+
+def test_the_documentation_is_found_by_words_of_its_sections(used: World, signed_in: SignIn) -> None:
+    owner = signed_in(used.acme.owner)
+
+    def found(text: str) -> list[tuple[str, str]]:
+        page = html.fromstring(owner.get("/portal/search/", {"q": text}).content.decode())
+        links = page.xpath("//table[@data-testid='documented']//td/a")
+        return [(link.text, link.get("href")) for link in links]
+
+    assert found("429")[0] == ("Limits and budgets", "/docs/limits/")
+    assert ("budget_exceeded", "/docs/errors/budget_exceeded") in found("budget")
+    assert ("Erase it", "/docs/content-log/#erase-it") in found("content erase")
+    assert "Prediction cache: whole answers" in dict(found("no-cache"))
+    assert found("42") == found("xyzzy") == []
+    for _, address in found("prefix cache"):
+        assert Client().get(address).status_code == 200

@@ -12,10 +12,10 @@
   const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone });
   const dayAndYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric", timeZone });
 
-  function local(moment) {
+  function local(moment, dated) {
     const now = new Date();
     const time = clock.format(moment);
-    if (dayAndYear.format(moment) === dayAndYear.format(now)) return time;
+    if (!dated && dayAndYear.format(moment) === dayAndYear.format(now)) return time;
     const date = moment.getFullYear() === now.getFullYear() ? day.format(moment) : dayAndYear.format(moment);
     return `${date}, ${time}`;
   }
@@ -26,7 +26,7 @@
       const moment = new Date(element.dateTime);
       if (Number.isNaN(moment.valueOf())) continue;
       element.title = `${moment.toISOString().replace("T", " ").replace(/\.\d+Z$/, "")} UTC`;
-      element.textContent = local(moment);
+      element.textContent = local(moment, "dated" in element.dataset);
     }
   }
 

@@ -232,9 +232,17 @@ def test_what_is_too_old_is_neither_shown_nor_kept(world: World, signed_in: Sign
     gone, stays = keep(world, world.acme, old, 1), keep(world, world.globex, old, 2)
     owner = signed_in(world.acme.owner)
     assert owner.get(api_of(gone)).status_code == 404
-    assert 'data-testid="content"' not in owner.get(f"/portal/tenants/acme/requests/{gone}/").content.decode()
+    page = owner.get(f"/portal/tenants/acme/requests/{gone}/").content.decode()
+    assert 'data-testid="content"' not in page
+    assert "or not any more: the content log of the project Default keeps them for 3 days." in page
     assert entries.expire() == 1
     assert ContentEntry.objects.get().id == stays
+
+
+def test_a_request_says_that_its_project_keeps_no_content(world: World, now: datetime, signed_in: SignIn) -> None:
+    fixtures.store([fixtures.answered(world, world.acme, now, 1)])
+    page = signed_in(world.acme.owner).get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/")
+    assert "are not kept: the content log of the project Default is off." in page.content.decode()
 
 
 def test_a_full_log_keeps_nothing_more(world: World, kept: UUID, monkeypatch: pytest.MonkeyPatch) -> None:
