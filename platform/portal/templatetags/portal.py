@@ -8,11 +8,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from django import template
-from django.conf import settings
 from django.templatetags.static import static
-from django.utils.html import format_html, json_script
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import get_language, gettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.formats import money as amounts
@@ -54,28 +53,6 @@ REQUEST_STATES = {
     "client_gone": _("client disconnected"),
     "engine_error": _("engine failed"),
 }
-
-
-#: What ``say`` of ``page.js`` translates.
-SCRIPT_WORDS = (
-    *(_("Copied"), _("Selected: press Ctrl C"), _("Table, scrolls sideways")),
-    *(
-        _("Live"),
-        _("Updating every 3 s"),
-        _("Not live"),
-        _("Paused"),
-        _("Connecting"),
-        _("No connection, trying again"),
-    ),
-)
-
-
-@register.simple_tag
-def script_words() -> SafeString | str:
-    """Write the texts of scripts in the reader's language as data; nothing for English, which stands in the scripts."""
-    if get_language() == settings.LANGUAGE_CODE:
-        return ""
-    return json_script({text: gettext(text) for text in SCRIPT_WORDS}, "script-words")
 
 
 @register.simple_tag

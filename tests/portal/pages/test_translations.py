@@ -28,7 +28,7 @@ from notifications.models import Event
 from portal import translations
 from portal.access.requests import languages
 from portal.live import topics
-from portal.templatetags.portal import SCRIPT_WORDS
+from portal.templatetags import script_words
 from tenants.models import Membership, User
 from tests.notifications.webhooks.conftest import happen
 from tests.portal import fixtures
@@ -275,12 +275,14 @@ def test_an_e_mail_is_in_the_language_of_its_recipient(
 
 
 def test_texts_of_scripts_are_on_the_page_in_its_language(world: World, signed_in: SignIn, bracketed: str) -> None:
-    said = {text for path in SCRIPTS.glob("*.js") for text in re.findall(r'\bsay\("([^"]+)"\)', path.read_text())}
-    assert said == set(SCRIPT_WORDS)
+    said = {path.name: set(re.findall(r'\bsay\("([^"]+)"[,)]', path.read_text())) for path in SCRIPTS.glob("*.js")}
+    playground = said.pop("playground.js")
+    assert (set().union(*said.values()), playground) == (set(script_words.EVERYWHERE), set(script_words.PLAYGROUND))
     owner = signed_in(world.acme.owner)
-    assert "script-words" not in owner.get("/portal/tenants/acme/").content.decode()
+    assert "data-words" not in owner.get("/portal/tenants/acme/").content.decode()
     User.objects.filter(id=world.acme.owner.id).update(language=bracketed)
     assert '"Copied": "\\u27e6Copied\\u27e7"' in owner.get("/portal/tenants/acme/").content.decode()
+    assert '"Send again": "\\u27e6Send again\\u27e7"' in owner.get("/portal/tenants/acme/playground/").content.decode()
 
 
 def test_a_stranger_reads_the_language_of_the_browser(world: World, bracketed: str) -> None:

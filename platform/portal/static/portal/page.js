@@ -2,9 +2,11 @@
 "use strict";
 
 (function () {
-  // Texts that scripts write, by their English; a page in English has no list (templatetags/portal.py).
-  const words = JSON.parse(document.getElementById("script-words")?.textContent ?? "{}");
-  window.say = (text) => words[text] ?? text;
+  // Texts that scripts write, by their English; a page in English has no list (templatetags/script_words.py).
+  const lists = [...document.querySelectorAll("script[data-words]")].map((each) => JSON.parse(each.textContent));
+  const words = Object.assign({}, ...lists);
+  // A name in braces in a text stands for one of the values.
+  window.say = (text, values = {}) => (words[text] ?? text).replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
 
   // The reader's time zone: that of the profile, or else of the browser.
   const timeZone = document.querySelector("[data-zone]")?.dataset.zone || Intl.DateTimeFormat().resolvedOptions().timeZone;

@@ -15,18 +15,18 @@ const LEARNED_MS = 4000;
 const RENEWABLE = ["invalid_api_key", "key_expired"];
 const RECORD_AFTER_MS = [400, 600, 1000, 2000, 3000, 5000, 8000];
 const BYPASSES = {
-  off: "it is off for the tenant, the project or the key",
-  sampled: "the answer is sampled; set temperature 0 or a seed, or turn the cache on",
-  header: "it is turned off on this page",
-  scope: "the key may not read it",
-  tools: "a tool of these runs on a server",
-  media: "an address may show another image next time",
+  off: say("it is off for the tenant, the project or the key"),
+  sampled: say("the answer is sampled; set temperature 0 or a seed, or turn the cache on"),
+  header: say("it is turned off on this page"),
+  scope: say("the key may not read it"),
+  tools: say("a tool of these runs on a server"),
+  media: say("an address may show another image next time"),
 };
 const ROUTES = {
-  prefix: "its prefix was warm there",
-  session: "the conversation went there before",
-  load: "it had to wait least there",
-  only: "the only ready replica",
+  prefix: say("its prefix was warm there"),
+  session: say("the conversation went there before"),
+  load: say("it had to wait least there"),
+  only: say("the only ready replica"),
 };
 
 // What is shown beside an answer, in this order.
@@ -87,28 +87,28 @@ function parsed(field, check) {
     return check(JSON.parse(text));
   } catch (error) {
     box.classList.add("wrong");
-    box.append(element("span", { class: "problem", text: error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message }));
+    box.append(element("span", { class: "problem", text: error instanceof SyntaxError ? say("This is not JSON: {problem}", { problem: error.message }) : error.message }));
     for (let box = field.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
     field.focus();
-    throw new Invalid("Nothing was sent. Correct what is marked.");
+    throw new Invalid(say("Nothing was sent. Correct what is marked."));
   }
 }
 
 class Invalid extends Error {}
 
 function toolsOf(list) {
-  if (!Array.isArray(list)) throw new Error("Write a list of tools: [{…}].");
+  if (!Array.isArray(list)) throw new Error(say("Write a list of tools: [{…}]."));
   return list.map((tool) => (tool?.type ? tool : { type: "function", function: tool }));
 }
 
 function schemaOf(schema) {
-  if (schema === null || typeof schema !== "object" || Array.isArray(schema)) throw new Error("Write a JSON schema: {…}.");
+  if (schema === null || typeof schema !== "object" || Array.isArray(schema)) throw new Error(say("Write a JSON schema: {…}."));
   const whole = "schema" in schema && !("type" in schema) ? schema : { name: "answer", schema };
   return { type: "json_schema", json_schema: whole };
 }
 
 function parameters() {
-  if (!settings.reportValidity()) throw new Invalid("Nothing was sent. Correct what is marked.");
+  if (!settings.reportValidity()) throw new Invalid(say("Nothing was sent. Correct what is marked."));
   const found = {};
   for (const name of ["temperature", "top_p", "max_tokens", "seed", "n"]) {
     if (settings.elements[name].value !== "") found[name] = Number(settings.elements[name].value);
@@ -150,11 +150,11 @@ async function keyOf(project, renew) {
   const token = settings.querySelector("[name=csrfmiddlewaretoken]").value;
   const options = { method: "POST", headers: { "X-CSRFToken": token }, body: new URLSearchParams({ project }), redirect: "manual" };
   const response = await fetch(keyUrl, options);
-  if (response.type === "opaqueredirect") throw new Invalid("You are signed out. Sign in again in another tab, then send again.");
+  if (response.type === "opaqueredirect") throw new Invalid(say("You are signed out. Sign in again in another tab, then send again."));
   if (!response.ok && response.headers.get("content-type")?.startsWith("application/json")) throw new Invalid((await response.json()).problem);
   if (!response.ok) {
-    const why = { 403: "you may not call models here any more", 404: "you are not a member any more", 429: "too many changes within a minute" };
-    throw new Invalid(`No key for this page: ${why[response.status] ?? `HTTP ${response.status}`}. Reload the page.`);
+    const why = { 403: say("you may not call models here any more"), 404: say("you are not a member any more"), 429: say("too many changes within a minute") };
+    throw new Invalid(say("No key for this page: {why}. Reload the page.", { why: why[response.status] ?? `HTTP ${response.status}` }));
   }
   const issued = await response.json();
   const made = performance.now();
@@ -190,7 +190,7 @@ class Answer {
   constructor(turn) {
     this.turn = turn;
     this.choices = new Map();
-    this.status = element("span", { class: "muted", role: "status", "data-testid": "status", text: "Sending…" });
+    this.status = element("span", { class: "muted", role: "status", "data-testid": "status", text: say("Sending…") });
     this.texts = element("div", {});
     this.facts = element("dl", { class: "facts", "data-testid": "journey", hidden: true });
     this.footer = element("footer", {});
@@ -204,7 +204,7 @@ class Answer {
   choice(index) {
     if (!this.choices.has(index)) {
       const box = element("div", {});
-      if (index) box.append(element("b", { class: "small", text: `Choice ${index + 1}` }));
+      if (index) box.append(element("b", { class: "small", text: say("Choice {number}", { number: index + 1 }) }));
       this.texts.append(box);
       this.choices.set(index, { box, text: "", calls: [], finish: "" });
     }
@@ -221,7 +221,7 @@ class Answer {
       choice.write(delta.content);
     }
     if (typeof reasoning === "string" && reasoning) {
-      choice.think ??= growing(choice.box.appendChild(element("details", { class: "plain", open: true }, element("summary", { text: "Reasoning" }))).appendChild(element("div", { class: "text muted" })));
+      choice.think ??= growing(choice.box.appendChild(element("details", { class: "plain", open: true }, element("summary", { text: say("Reasoning") }))).appendChild(element("div", { class: "text muted" })));
       choice.think(reasoning);
     }
     for (const [position, call] of (delta.tool_calls ?? []).entries()) this.addCall(choice, call.index ?? position, call);
@@ -243,7 +243,7 @@ class Answer {
   newCall(choice) {
     const title = element("b", {});
     const text = element("div", { class: "text mono" });
-    const box = element("div", { class: "call", "data-testid": "tool-call" }, element("span", { class: "muted", text: "Calls " }), title, text);
+    const box = element("div", { class: "call", "data-testid": "tool-call" }, element("span", { class: "muted", text: `${say("Calls")} ` }), title, text);
     choice.box.append(box);
     return { id: "", name: "", arguments: "", title, box, write: growing(text) };
   }
@@ -267,8 +267,8 @@ class Answer {
   results() {
     if (!this.finished) return [];
     return (this.choices.get(0)?.calls ?? []).filter((call) => call?.name).map((call) => {
-      const field = element("textarea", { rows: 2, class: "mono", "aria-label": `Result of ${call.name}` });
-      call.box.append(element("div", { class: "field" }, element("label", { text: `Result of ${call.name}, sent with your next message` }), field));
+      const field = element("textarea", { rows: 2, class: "mono", "aria-label": say("Result of {tool}", { tool: call.name }) });
+      call.box.append(element("div", { class: "field" }, element("label", { text: say("Result of {tool}, sent with your next message", { tool: call.name }) }), field));
       return { id: call.id, field };
     });
   }
@@ -286,63 +286,67 @@ class Answer {
     this.result = headers.get("x-cache") ?? "";
     const reason = headers.get("x-cache-reason");
     const said = {
-      hit: `hit, stored ${headers.get("age") ?? "some"} s ago`,
-      coalesced: "shared with an identical request that ran",
-      bypass: `bypassed: ${BYPASSES[reason] ?? reason}`,
+      hit: headers.has("age") ? say("hit, stored {seconds} s ago", { seconds: headers.get("age") }) : say("hit"),
+      miss: say("miss"),
+      coalesced: say("shared with an identical request that ran"),
+      bypass: say("bypassed: {why}", { why: BYPASSES[reason] ?? reason }),
     };
-    if (this.result) this.fact("Prediction cache", said[this.result] ?? this.result, "cache");
+    if (this.result) this.fact(say("Prediction cache"), said[this.result] ?? this.result, "cache");
     const route = headers.get("x-route");
     if (route) {
       const [why, ...rest] = route.split(";").map((each) => each.trim());
       const warm = rest.find((each) => each.startsWith("warm_tokens="))?.slice("warm_tokens=".length);
-      this.fact("Route", `${why}: ${ROUTES[why] ?? ""}${Number(warm) ? `, about ${count(Number(warm))} tokens warm` : ""}`, "route");
+      const tokens = Number(warm) ? say(", about {tokens} tokens warm", { tokens: count(Number(warm)) }) : "";
+      this.fact(say("Route"), `${why}: ${ROUTES[why] ?? ""}${tokens}`, "route");
     }
     for (const [name, value] of headers) {
       const amount = /^x-(cost|saved)-([a-z]{3})$/.exec(name);
-      if (amount?.[1] === "cost") this.fact("Cost", money(Number(value), amount[2].toUpperCase()), "cost");
-      if (amount?.[1] === "saved") this.fact("Saved by prediction cache", money(Number(value), amount[2].toUpperCase()), "saved");
+      if (amount?.[1] === "cost") this.fact(say("Cost"), money(Number(value), amount[2].toUpperCase()), "cost");
+      if (amount?.[1] === "saved") this.fact(say("Saved by prediction cache"), money(Number(value), amount[2].toUpperCase()), "saved");
     }
   }
 
   showUsage(sent) {
-    if (this.firstAt !== null) this.fact("First token, here", milliseconds(this.firstAt - sent), "ttft");
+    if (this.firstAt !== null) this.fact(say("First token, here"), milliseconds(this.firstAt - sent), "ttft");
     const { usage } = this;
     if (!usage) return;
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     const reasoning = usage.completion_tokens_details?.reasoning_tokens ?? 0;
-    const avoided = this.result === "hit" ? ", avoided" : "";
-    this.fact(`Prompt tokens, uncached + cached${avoided}`, `${count(usage.prompt_tokens - cached)} + ${count(cached)}`, "prompt");
-    this.fact(`Completion tokens${avoided}`, `${count(usage.completion_tokens)}${reasoning ? `, ${count(reasoning)} of them reasoning` : ""}`, "completion");
+    const avoided = this.result === "hit" ? say(", avoided") : "";
+    this.fact(`${say("Prompt tokens, uncached + cached")}${avoided}`, `${count(usage.prompt_tokens - cached)} + ${count(cached)}`, "prompt");
+    const thought = reasoning ? say(", {tokens} of them reasoning", { tokens: count(reasoning) }) : "";
+    this.fact(`${say("Completion tokens")}${avoided}`, `${count(usage.completion_tokens)}${thought}`, "completion");
     const seconds = (this.lastAt - this.firstAt) / 1000;
     if (this.result !== "hit" && usage.completion_tokens > 1 && seconds > 0.05) {
       const each = seconds / (usage.completion_tokens - 1);
-      this.fact("Speed", `${(1 / each).toFixed(1)} tokens/s, ${milliseconds(each * 1000)} each`, "speed");
+      this.fact(say("Speed"), say("{rate} tokens/s, {time} each", { rate: (1 / each).toFixed(1), time: milliseconds(each * 1000) }), "speed");
     }
   }
 
   // The stored record: what was charged and saved, and the gateway's own times.
   showRecord(record) {
-    if (record.amount_pico === null) this.fact("Cost", "no price yet", "cost");
-    else this.fact("Cost", money(record.amount_pico / 1e12, record.currency), "cost");
-    const saved = record.saved_prediction_pico ? ["prediction", record.saved_prediction_pico] : ["prefix", record.saved_prefix_pico];
-    this.fact(`Saved by ${saved[0]} cache`, money(saved[1] / 1e12, record.currency), "saved");
-    if (record.ttft_ms !== null) this.fact("First token, at the gateway", milliseconds(record.ttft_ms), "server-ttft");
-    if (record.tpot_ms !== null) this.fact("Each further token, at the gateway", milliseconds(record.tpot_ms), "tpot");
-    if (record.completion_tokens && !this.usage) this.fact("Completion tokens", `${count(record.completion_tokens)}, ${record.tokens_source}`, "completion");
+    if (record.amount_pico === null) this.fact(say("Cost"), say("no price yet"), "cost");
+    else this.fact(say("Cost"), money(record.amount_pico / 1e12, record.currency), "cost");
+    const predicted = record.saved_prediction_pico;
+    const saver = predicted ? say("Saved by prediction cache") : say("Saved by prefix cache");
+    this.fact(saver, money((predicted || record.saved_prefix_pico) / 1e12, record.currency), "saved");
+    if (record.ttft_ms !== null) this.fact(say("First token, at the gateway"), milliseconds(record.ttft_ms), "server-ttft");
+    if (record.tpot_ms !== null) this.fact(say("Each further token, at the gateway"), milliseconds(record.tpot_ms), "tpot");
+    if (record.completion_tokens && !this.usage) this.fact(say("Completion tokens"), `${count(record.completion_tokens)}, ${record.tokens_source}`, "completion");
     this.facts.dataset.record = "arrived";
   }
 
   fail(text, { code, doc_url: explained } = {}) {
     const parts = code ? [element("span", { class: "mono", text: ` ${code}` })] : [];
-    if (explained?.startsWith(`${location.origin}/docs/`)) parts.push(" ", element("a", { class: "link", href: explained, text: "What this means" }));
+    if (explained?.startsWith(`${location.origin}/docs/`)) parts.push(" ", element("a", { class: "link", href: explained, text: say("What this means") }));
     this.element.insertBefore(element("p", { class: "problem", role: "alert", "data-testid": "failure" }, text, ...parts), this.facts);
   }
 
   end(status, id) {
     this.status.textContent = status;
     this.element.setAttribute("aria-busy", "false");
-    this.footer.append(element("button", { type: "button", class: "plain", "data-testid": "again", text: "Send again", onclick: () => run(this.turn) }));
-    if (id) this.footer.append(element("a", { class: "link", href: requestUrl.replace(anyRequest, encodeURIComponent(id)), "data-testid": "request-link", text: "Request" }));
+    this.footer.append(element("button", { type: "button", class: "plain", "data-testid": "again", text: say("Send again"), onclick: () => run(this.turn) }));
+    if (id) this.footer.append(element("a", { class: "link", href: requestUrl.replace(anyRequest, encodeURIComponent(id)), "data-testid": "request-link", text: say("Request") }));
     this.footer.append(codeOf(this.turn));
   }
 }
@@ -384,11 +388,11 @@ async function readStream(answer, response) {
       answer.add(choice.index, choice.delta ?? {});
       if (choice.delta?.content || choice.delta?.tool_calls || choice.delta?.reasoning_content || choice.delta?.reasoning) {
         answer.note(performance.now());
-        answer.status.textContent = "Writing…";
+        answer.status.textContent = say("Writing…");
       }
     }
   }
-  answer.fail("The stream ended before its end. What arrived is kept.");
+  answer.fail(say("The stream ended before its end. What arrived is kept."));
 }
 
 async function readWhole(answer, response) {
@@ -404,13 +408,13 @@ async function readWhole(answer, response) {
 async function readRefusal(answer, response, turn) {
   const refused = (await response.json().catch(() => null))?.error;
   const images = turn.body.includes('"image_url"') && response.status === 400;
-  answer.fail(`${images ? "This model may not read images. " : ""}${refused?.message ?? `HTTP ${response.status}.`}`, refused ?? {});
+  answer.fail(`${images ? `${say("This model may not read images.")} ` : ""}${refused?.message ?? `HTTP ${response.status}.`}`, refused ?? {});
 }
 
 function ended(answer) {
   const finish = answer.choices.get(0)?.finish;
-  if (!answer.finished) return "Broken off";
-  return { stop: "Complete", length: "Cut at its limit of tokens", tool_calls: "Calls a tool: write its result, then send", content_filter: "Stopped by a filter" }[finish] ?? "Complete";
+  if (!answer.finished) return say("Broken off");
+  return { length: say("Cut at its limit of tokens"), tool_calls: say("Calls a tool: write its result, then send"), content_filter: say("Stopped by a filter") }[finish] ?? say("Complete");
 }
 
 async function run(turn) {
@@ -423,7 +427,7 @@ async function run(turn) {
   turn.element.append(answer.element);
   answer.element.scrollIntoView({ block: "nearest" });
   let id = null;
-  let status = "Failed";
+  let status = say("Failed");
   try {
     const { response, sent } = await call(turn, controller.signal);
     id = response.headers.get("x-request-id");
@@ -435,9 +439,9 @@ async function run(turn) {
     } finally {
       answer.showUsage(sent);
     }
-    status = response.ok ? ended(answer) : `Refused, HTTP ${response.status}`;
+    status = response.ok ? ended(answer) : say("Refused, HTTP {status}", { status: response.status });
   } catch (error) {
-    if (controller.signal.aborted) status = "Stopped. What was written until then is charged.";
+    if (controller.signal.aborted) status = say("Stopped. What was written until then is charged.");
     else answer.fail(reasonOf(error, id));
   } finally {
     running = null;
@@ -454,9 +458,9 @@ async function run(turn) {
 
 function reasonOf(error, id) {
   if (error instanceof Invalid) return error.message;
-  if (error instanceof SyntaxError) return "The gateway sent what this page cannot read. What arrived is kept.";
-  if (id) return "The connection to the gateway broke. What arrived is kept; send again for a whole answer.";
-  return `No answer from ${base}. Either the gateway cannot be reached there, or it accepts no calls from ${location.origin}: an operator sets HEARTH_API_URL and HEARTH_PORTAL_URL.`;
+  if (error instanceof SyntaxError) return say("The gateway sent what this page cannot read. What arrived is kept.");
+  if (id) return say("The connection to the gateway broke. What arrived is kept; send again for a whole answer.");
+  return say("No answer from {base}. Either the gateway cannot be reached there, or it accepts no calls from {here}: an operator sets HEARTH_API_URL and HEARTH_PORTAL_URL.", { base, here: location.origin });
 }
 
 // Put what was sent without an answer back, so that nobody writes it twice.
@@ -528,8 +532,8 @@ function codeOf(turn) {
     text.textContent = write(body, turn.headers);
     for (const each of buttons) each.setAttribute("aria-pressed", String(each === currentTarget));
   } }));
-  const copy = element("button", { type: "button", class: "plain", "data-copy": id, text: "Copy" });
-  const shown = element("details", { class: "plain code" }, element("summary", { text: "Show as code", "data-testid": "show-code" }), element("div", { class: "segments" }, ...buttons), element("div", { class: "command wide" }, text, copy));
+  const copy = element("button", { type: "button", class: "plain", "data-copy": id, text: say("Copy") });
+  const shown = element("details", { class: "plain code" }, element("summary", { text: say("Show as code"), "data-testid": "show-code" }), element("div", { class: "segments" }, ...buttons), element("div", { class: "command wide" }, text, copy));
   buttons[0].click();
   return shown;
 }
@@ -537,7 +541,7 @@ function codeOf(turn) {
 // ---- images
 
 function showImages() {
-  document.getElementById("images").replaceChildren(...images.map((image) => element("figure", {}, element("img", { src: image.url, alt: image.name }), element("button", { type: "button", class: "plain", text: "Remove", onclick: () => {
+  document.getElementById("images").replaceChildren(...images.map((image) => element("figure", {}, element("img", { src: image.url, alt: image.name }), element("button", { type: "button", class: "plain", text: say("Remove"), onclick: () => {
     images = images.filter((each) => each !== image);
     showImages();
   } }))));
@@ -547,7 +551,7 @@ function read(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve({ name: file.name, url: reader.result });
-    reader.onerror = () => reject(new Invalid(`${file.name} cannot be read.`));
+    reader.onerror = () => reject(new Invalid(say("{file} cannot be read.", { file: file.name })));
     reader.readAsDataURL(file);
   });
 }
@@ -555,9 +559,9 @@ function read(file) {
 async function addFiles(files) {
   try {
     for (const file of files) {
-      if (!IMAGE_TYPES.includes(file.type)) throw new Invalid(`${file.name} is no PNG, JPEG, WebP or GIF.`);
+      if (!IMAGE_TYPES.includes(file.type)) throw new Invalid(say("{file} is no PNG, JPEG, WebP or GIF.", { file: file.name }));
       const taken = images.reduce((sum, image) => sum + image.url.length, 0);
-      if (taken + (file.size * 4) / 3 > maxBodyBytes) throw new Invalid(`${file.name} is too large: a request has at most ${count(Math.floor(maxBodyBytes / 1048576))} MiB, in which an image takes a third more than its file.`);
+      if (taken + (file.size * 4) / 3 > maxBodyBytes) throw new Invalid(say("{file} is too large: a request has at most {size} MiB, in which an image takes a third more than its file.", { file: file.name, size: count(Math.floor(maxBodyBytes / 1048576)) }));
       images.push(await read(file));
     }
     complain("");
@@ -577,8 +581,8 @@ function busy(is) {
 function showSaid(messages) {
   return messages.map((message) => {
     const parts = typeof message.content === "string" ? [{ type: "text", text: message.content }] : message.content;
-    const title = message.role === "tool" ? "Result of a tool" : "You";
-    const shown = parts.map((part) => (part.type === "text" ? element("div", { class: "text", text: part.text }) : element("img", { src: part.image_url.url, alt: "An image that you sent" })));
+    const title = message.role === "tool" ? say("Result of a tool") : say("You");
+    const shown = parts.map((part) => (part.type === "text" ? element("div", { class: "text", text: part.text }) : element("img", { src: part.image_url.url, alt: say("An image that you sent") })));
     return element("div", { class: "said images" }, element("div", {}, element("b", { class: "small", text: title }), ...shown));
   });
 }
@@ -588,10 +592,10 @@ function send() {
   try {
     const messages = written();
     const chosen = settings.elements.model.selectedOptions[0];
-    if (images.length && "blind" in chosen.dataset) throw new Invalid(`${chosen.value} reads no images. Choose another model, or remove them.`);
-    if (!messages.length) throw new Invalid("Write a message first.");
+    if (images.length && "blind" in chosen.dataset) throw new Invalid(say("{model} reads no images. Choose another model, or remove them.", { model: chosen.value }));
+    if (!messages.length) throw new Invalid(say("Write a message first."));
     const body = JSON.stringify(bodyWith(messages));
-    if (new Blob([body]).size > maxBodyBytes) throw new Invalid(`The request is larger than the ${count(Math.floor(maxBodyBytes / 1048576))} MiB that are allowed. Remove an image, or begin a new conversation.`);
+    if (new Blob([body]).size > maxBodyBytes) throw new Invalid(say("The request is larger than the {size} MiB that are allowed. Remove an image, or begin a new conversation.", { size: count(Math.floor(maxBodyBytes / 1048576)) }));
     const cache = settings.elements.cache.value;
     const turn = { messages, body, project: settings.elements.project.value, headers: cache ? { "x-prediction-cache": cache } : {}, reply: null, results: [] };
     turn.element = element("article", { class: "turn", "data-testid": "turn" }, ...showSaid(messages));
