@@ -231,7 +231,7 @@ def _show(
             for named in (TEXT_FILTERS if tenant else (TENANT_FILTER, *TEXT_FILTERS))
         ],
         "clear": f"?{period.query}",
-        "named_tenant": found.tenant,
+        "named_tenant": None if tenant else found.tenant,
         "tenant_choices": () if tenant else tenants,
         "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
