@@ -137,7 +137,19 @@ def waiting() -> list[datetime]:
 
 @transaction.atomic
 def write(day: datetime) -> bool:
-    """Sum the charges of a folded day; return whether they count: not if a batch added to the day meanwhile."""
+    """Sum the charges of a folded day; return whether they count: not if a batch added to the day meanwhile.
+
+    A batch does not wait for it. The day may even be folded again by then, so it counts only as it was folded before.
+    """
+    folded = FoldedDay.objects.filter(starts_at=day, folded_at__isnull=False)
+    folded_at = folded.values_list("folded_at", flat=True).first()
+    if folded_at is None:
+        return False
+    _sum(day)
+    return bool(folded.filter(folded_at=folded_at).update(has_charges=True))
+
+
+def _sum(day: datetime) -> None:
     rows = of_tenants().filter(id__gte=first_id_at(day), id__lt=first_id_at(day + DAY)).annotate(charge=_CHARGE)
     keys = ("day", "tenant_id", *_KEYS)
     sums = rows.annotate(day=Value(day)).values(*keys).annotate(**_AGGREGATES).order_by()
@@ -147,7 +159,6 @@ def write(day: datetime) -> bool:
         cursor.execute(_MEMORY)
         DailyCharge.objects.filter(starts_at=day).delete()
         cursor.execute(_INSERT.format(select), parameters)
-    return bool(FoldedDay.objects.filter(starts_at=day, folded_at__isnull=False).update(has_charges=True))
 
 
 def _folded(first: UUID, behind: UUID) -> list[datetime]:

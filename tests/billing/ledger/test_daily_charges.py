@@ -141,6 +141,22 @@ def test_a_day_that_changed_while_its_charges_were_summed_is_read_from_requests(
     assert said(month) == before
 
 
+def test_a_day_that_is_folded_again_while_its_charges_are_summed_is_read_from_requests(
+    month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fold()
+    day, real = START + DAY, daily_charges._sum
+    FoldedDay.objects.filter(starts_at=day).update(has_charges=False, folded_at=NOW - DAY)
+
+    def sum_slowly(of: datetime) -> None:
+        real(of)
+        FoldedDay.objects.filter(starts_at=of).update(folded_at=NOW)  # as another process does after a late request
+
+    monkeypatch.setattr(daily_charges, "_sum", sum_slowly)
+    assert not daily_charges.write(day)
+    assert daily_charges.waiting() == [day]
+
+
 def test_a_retired_day_is_not_summed_again(month: Month) -> None:
     fold()
     FoldedDay.objects.update(has_charges=False)
