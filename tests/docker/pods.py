@@ -77,12 +77,19 @@ class Network:
         address = HOST.rpartition(".")[0] + f".{number}"
         pod = _holder(["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"])
         self._pods.append(pod)
-        link = f"ip link add pod{number} type veth peer name eth0 netns {pod.pid}"
-        link += f" && ip link set pod{number} master pods up"
-        subprocess.run([*self.prefix, "sh", "-c", link], check=True)
-        up = f"ip addr add {address}/24 dev eth0 && ip link set eth0 up"
-        subprocess.run([*_inside(pod), "sh", "-c", up], check=True)
+        self.attach(pod.pid, number)
         return address, _inside(pod)
+
+    def attach(self, pid: int, number: int) -> None:
+        """Give the network of a process the address that ends with ``number``."""
+        link = f"ip link add pod{number} type veth peer name eth0 netns {pid}"
+        self.ip(f"{link} && ip link set pod{number} master pods up")
+        up = f"ip addr add {HOST.rpartition('.')[0]}.{number}/24 dev eth0 && ip link set eth0 up"
+        subprocess.run(["nsenter", "--target", str(pid), "--net", "--", "sh", "-c", up], check=True)
+
+    def ip(self, script: str) -> None:
+        """Run a script where the bridge is."""
+        subprocess.run([*self.prefix, "sh", "-c", script], check=True)
 
     def close(self) -> None:
         for holder in (*self._pods, self._holder):

@@ -6,6 +6,7 @@ See ``docs/decisions/0008-an-http-client-for-engines.md`` for why it exists and 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from gateway.upstream.connection import ConnectFailed, ConnectionLost, EngineCon
 KEEP_SECONDS = 4.0
 #: How long a released connection waits for the end of its response.
 LINGER_SECONDS = 1.0
+#: An engine's machine that acknowledges nothing for this time is lost, as by then its node is to the database, too.
+#: Without it a request waits for the read timeout, or for the kernel, which gives up after a quarter of an hour.
+GONE_SECONDS = 15
+#: While a response is awaited nothing is sent that could be acknowledged but these probes.
+PROBE_SECONDS = 5
 #: Maximum interval of the one timer that checks all connections.
 SWEEP_SECONDS = 1.0
 
@@ -124,7 +130,7 @@ class UpstreamClient:
         context = self._context(origin, tls_name)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: EngineConnection(name, freed=self._freed, lost=self._lost),
                     origin.host,
                     origin.port,
@@ -135,6 +141,7 @@ class UpstreamClient:
             raise ConnectFailed(f"no connection within {self._connect_seconds:g} s") from None
         except OSError as error:
             raise ConnectFailed(str(error)) from error
+        _watch_machine(transport)
         self._connections.add(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_later(self._sweep_seconds, self._sweep)
@@ -177,6 +184,18 @@ class UpstreamClient:
                 connection.fail(ReadTimeout(self._read_timeout_seconds))
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._sweep_seconds, self._sweep) if self._connections else None
+
+
+def _watch_machine(transport: asyncio.Transport) -> None:
+    """Have the kernel end the connection GONE_SECONDS after the last packet of the engine's machine."""
+    connected = transport.get_extra_info("socket")
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, PROBE_SECONDS),
+        (socket.TCP_KEEPINTVL, PROBE_SECONDS),
+        (socket.TCP_USER_TIMEOUT, 1000 * GONE_SECONDS),  # with it the number of probes does not count
+    ):
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _begin(connection: EngineConnection, head: bytes, body: bytes, *, stream: bool) -> UpstreamResponse:
