@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from catalogue import routing_policy
@@ -103,7 +104,7 @@ class ActionDialog:
     @property
     def button(self) -> str:
         """Return the verb as the button shows it."""
-        return self.verb.words.split()[-1].capitalize()
+        return gettext(self.verb.words.split()[-1].capitalize())
 
     @property
     def command(self) -> str:
@@ -180,7 +181,7 @@ def _target(target: str) -> Subject:
     tokens = operations.target_of(row).target_tokens_per_replica or LEARNED
     up_after, down_after = f"{row.scale_up_delay_seconds:.0f}", f"{row.scale_down_delay_seconds:.0f}"
     return Subject(
-        title=f"load of {row.name}",
+        title=gettext("load of %(name)s") % {"name": row.name},
         arguments={"deployment": row.name},
         fields=(
             Field(
@@ -199,7 +200,7 @@ def _route(target: str) -> Subject:
     row = _deployment(target)
     present = str(routing_policy.read(row.routing).policy)
     return Subject(
-        title=f"requests of {row.name}",
+        title=gettext("requests of %(name)s") % {"name": row.name},
         arguments={"deployment": row.name},
         fields=(Field(name="policy", label=_("Policy"), value=present, suggestions=routing_policy.POLICIES),),
     )
@@ -209,7 +210,7 @@ def _warm(target: str) -> Subject:
     row = _find(Pool.objects.all(), "pool", name=target)
     most = operations.MAX_PLACEHOLDERS
     return Subject(
-        title=f"pool {row.name}",
+        title=gettext("pool %(name)s") % {"name": row.name},
         arguments={"pool": row.name},
         fields=(
             Field(
@@ -235,7 +236,7 @@ def _pool_set(target: str) -> Subject:
         "slot_hour_usd": _("Dollars per slot hour"),
     }
     return Subject(
-        title=f"pool {row.name}",
+        title=gettext("pool %(name)s") % {"name": row.name},
         arguments={"pool": row.name},
         shown={"settings": " ".join(f"{name}={{{name}}}" for name in names)},
         fields=tuple(Field(name=name, label=label, value=given[name], free=True) for name, label in names.items()),
@@ -245,7 +246,7 @@ def _pool_set(target: str) -> Subject:
 def _objective(target: str) -> Subject:
     row = _deployment(target)
     return Subject(
-        title=f"of {row.name}",
+        title=gettext("of %(name)s") % {"name": row.name},
         arguments={"deployment": row.name},
         fields=(
             Field(
@@ -261,7 +262,7 @@ def _objective(target: str) -> Subject:
 def _require(target: str) -> Subject:
     row = _deployment(target)
     return Subject(
-        title=f"pools of {row.name}",
+        title=gettext("pools of %(name)s") % {"name": row.name},
         arguments={"deployment": row.name},
         fields=(
             Field(
@@ -276,21 +277,27 @@ def _require(target: str) -> Subject:
 
 def _drain(target: str) -> Subject:
     if Node.objects.filter(name=target, removed_at=None).exists():
-        return Subject(title=f"node {target}", arguments={"target": target})
+        return Subject(title=gettext("node %(target)s") % {"target": target}, arguments={"target": target})
     row = _find(Replica.objects.select_related("deployment"), "replica", id=target)
     name = f"{row.deployment.name}/{lookup.short(row.id)}"
-    return Subject(title=f"replica {name}", arguments={"target": target}, shown={"target": name})
+    return Subject(
+        title=gettext("replica %(name)s") % {"name": name}, arguments={"target": target}, shown={"target": name}
+    )
 
 
 def _node(target: str) -> Subject:
     row = _find(Node.objects.filter(removed_at=None), "node", name=target)
-    return Subject(title=f"node {row.name}", arguments={"node": row.name})
+    return Subject(title=gettext("node %(name)s") % {"name": row.name}, arguments={"node": row.name})
 
 
 def _evict(target: str) -> Subject:
     row = _find(Placeholder.objects.all(), "placeholder", id=target)
     short = lookup.short(row.id)
-    return Subject(title=f"placeholder {short}", arguments={"placeholder": target}, shown={"placeholder": short})
+    return Subject(
+        title=gettext("placeholder %(short)s") % {"short": short},
+        arguments={"placeholder": target},
+        shown={"placeholder": short},
+    )
 
 
 def _promote(target: str) -> Subject:
@@ -302,7 +309,7 @@ def _promote(target: str) -> Subject:
     warmed_for = row.deployment.name if row.deployment else ""
     chosen = warmed_for if warmed_for in names else next(iter(names), "")
     return Subject(
-        title=f"placeholder {short}",
+        title=gettext("placeholder %(short)s") % {"short": short},
         arguments={"placeholder": target},
         shown={"placeholder": short},
         fields=(Field(name="deployment", label=_("Deployment"), value=chosen, choices=names),),
@@ -312,17 +319,19 @@ def _promote(target: str) -> Subject:
 def _restore(target: str) -> Subject:
     row = _find(Slot.objects.select_related("node"), "slot", id=target)
     return Subject(
-        title=f"slot {row.index} of {row.node.name}",
+        title=gettext("slot %(index)s of %(name)s") % {"index": row.index, "name": row.node.name},
         arguments={"node": row.node.name, "device": row.device_uuid},
-        note=f"Its fault: {row.fault}." if row.fault else "",
+        note=gettext("Its fault: %(fault)s.") % {"fault": row.fault} if row.fault else "",
     )
 
 
 def _rollout(target: str) -> Subject:
     row = _deployment(target)
     status = rollout_status.by_deployment().get(row.id)
-    note = f"It is {status.words}." if status is not None else ""
-    return Subject(title=f"rollout of {row.name}", arguments={"deployment": row.name}, note=note)
+    note = gettext("It is %(words)s.") % {"words": status.words} if status is not None else ""
+    return Subject(
+        title=gettext("rollout of %(name)s") % {"name": row.name}, arguments={"deployment": row.name}, note=note
+    )
 
 
 def _rollout_undo(target: str) -> Subject:
@@ -332,7 +341,8 @@ def _rollout_undo(target: str) -> Subject:
         return subject
     pairs = ((status.revision, status.earlier_revision), (status.engine_version, status.earlier_engine_version))
     changed = ", ".join(f"{now or _OF_NODE} → {then or _OF_NODE}" for now, then in pairs if now != then)
-    return replace(subject, note=f"{subject.note} It goes back: {changed}.") if changed else subject
+    going_back = gettext("It goes back: %(changed)s.") % {"changed": changed}
+    return replace(subject, note=f"{subject.note} {going_back}") if changed else subject
 
 
 def _rollout_policy(target: str) -> Subject:
@@ -351,7 +361,7 @@ def _rollout_policy(target: str) -> Subject:
         "canaries": _("Canaries, as a JSON list; nothing: none"),
     }
     return Subject(
-        title=f"rollouts of {row.name}",
+        title=gettext("rollouts of %(name)s") % {"name": row.name},
         arguments={"deployment": row.name},
         shown={"settings": " ".join(f"{name}={{{name}}}" for name in labels)},
         fields=tuple(Field(name=name, label=label, value=given[name], free=True) for name, label in labels.items()),

@@ -9,6 +9,8 @@ from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
 from functools import partial
 
+from django.utils.translation import gettext
+
 from catalogue import engine_options
 from workers.engines.driver import DEFAULT_CONTEXT_TOKENS
 from workers.errors import ModelRefused, WorkerError
@@ -42,9 +44,12 @@ def of(spec: ModelSpec, pool: Pool, replicas: int | None) -> Preview:
         notes += [f"{note}." for note in found.shape.notes]
         if found.layout.gpus > spec.slots_per_replica:
             needed, given = found.layout.gpus, spec.slots_per_replica
-            notes.append(f"By this estimate it needs {needed} GPUs, and a replica would have {given}.")
+            notes.append(
+                gettext("By this estimate it needs %(needed)s GPUs, and a replica would have %(given)s.")
+                % {"needed": needed, "given": given}
+            )
     if Deployment.objects.filter(name=deployment_name(spec.model_name()), archived_at=None).exists():
-        notes.append("A model of this name is deployed: a rollout replaces its replicas by these.")
+        notes.append(gettext("A model of this name is deployed: a rollout replaces its replicas by these."))
     return Preview(
         figures=found.rows() if found is not None else (), notes=notes, command=command(spec, pool, replicas)
     )
@@ -89,7 +94,7 @@ def _sized(spec: ModelSpec, pool: Pool, notes: list[str]) -> Sized | None:
     try:
         gpu = pools.gpus_of(pool.name)
     except WorkerError as error:
-        notes.append(f"Its size is not known: {error_text.words(error)}.")
+        notes.append(gettext("Its size is not known: %(reason)s.") % {"reason": error_text.words(error)})
         return None
     quantization = spec.options.quantization
     work = partial(
@@ -104,9 +109,12 @@ def _sized(spec: ModelSpec, pool: Pool, notes: list[str]) -> Sized | None:
     try:
         return _readers.submit(work).result(WAIT_SECONDS)
     except TooLate:
-        notes.append(f"Its size is not known: the hub did not give its config.json within {WAIT_SECONDS:.0f} s.")
+        notes.append(
+            gettext("Its size is not known: the hub did not give its config.json within %(seconds)s s.")
+            % {"seconds": f"{WAIT_SECONDS:.0f}"}
+        )
     except DoesNotFit as error:
         notes.append(f"{error}")
     except (CannotSize, ModelRefused) as error:
-        notes.append(f"Its size is not known: {error}")
+        notes.append(gettext("Its size is not known: %(reason)s") % {"reason": error})
     return None

@@ -11,7 +11,8 @@ from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.utils import translation
-from django.utils.translation import gettext, gettext_noop
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from portal.access.rights.limit_permissions import TargetNames
 from tenants import error_text
@@ -63,14 +64,21 @@ class PageForm(forms.Form):
         """Add an error that a change of ``tenants`` raised, next to its field. Raises ``error`` if it is no such."""
         match error:
             case BadName(kind, name, allowed):
-                field, problem = self.fields_of_errors.get(kind, kind), f"“{name}” is not valid. Use {allowed}."
+                field, problem = (
+                    self.fields_of_errors.get(kind, kind),
+                    gettext("“%(name)s” is not valid. Use %(allowed)s.") % {"name": name, "allowed": allowed},
+                )
             case NotAllowed(kind, name, state):
-                problem = f"The {kind} {name} is {state}. {error_text.next_step(error)}".strip()
+                text = gettext("The %(kind)s %(name)s is %(state)s.") % {"kind": kind, "name": name, "state": state}
+                problem = f"{text} {error_text.next_step(error)}".strip()
                 field = self.fields_of_errors.get(kind, kind)
             case NotFound("model" as kind, name):
-                field, problem = kind, f"There is no model {name} that this tenant may call."
+                field, problem = kind, gettext("There is no model %(name)s that this tenant may call.") % {"name": name}
             case AlreadyExists(kind, name):
-                field, problem = self.fields_of_errors.get(kind, kind), f"There is a {kind} {name} already."
+                field, problem = (
+                    self.fields_of_errors.get(kind, kind),
+                    gettext("There is a %(kind)s %(name)s already.") % {"kind": kind, "name": name},
+                )
             case _:
                 raise error
         self.add_error(field if field in self.fields else None, problem)
@@ -91,7 +99,11 @@ def whole_number(
     label: str, largest: int, *, smallest: int = 0, empty: str = "", required: bool = False, help_text: str = ""
 ) -> forms.IntegerField:
     """Return a field for a whole number. ``empty`` says what an empty field means."""
-    problem = f"Enter a whole number from {smallest:,} to {largest:,}{f', or nothing for {empty}' if empty else ''}."
+    # a class has it before there is a reader
+    text = gettext_lazy("Enter a whole number from {least} to {most}.")
+    if empty:
+        text = gettext_lazy("Enter a whole number from {least} to {most}, or nothing for {empty}.")
+    problem = format_lazy(text, least=f"{smallest:,}", most=f"{largest:,}", empty=empty)
     return forms.IntegerField(
         label=label,
         required=required,
@@ -129,8 +141,11 @@ class TargetField(forms.CharField):
         first = [("tenant", gettext("the whole tenant"))] if whole_tenant else []
         self.widget.choices = [
             *first,
-            *((f"project:{project.slug}", f"project {project.slug}") for project in projects),
-            *((f"key:{key.id}", f"key {key.name}") for key in keys),
+            *(
+                (f"project:{project.slug}", gettext("project %(slug)s") % {"slug": project.slug})
+                for project in projects
+            ),
+            *((f"key:{key.id}", gettext("key %(name)s") % {"name": key.name}) for key in keys),
         ]
 
     def clean(self, value: Any) -> TargetNames:

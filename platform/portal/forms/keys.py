@@ -9,7 +9,8 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import CHOOSE, Choice, PageForm, choice
@@ -65,7 +66,7 @@ def scope_choices(*, whole_tenant: bool) -> Sequence[Choice]:
 
 
 def _name() -> forms.CharField:
-    problem = f"Enter a name of at most {MAX_NAME_LENGTH} characters."
+    problem = format_lazy(gettext_lazy("Enter a name of at most {most} characters."), most=MAX_NAME_LENGTH)
     return forms.CharField(
         label=_("Name"),
         max_length=MAX_NAME_LENGTH,
@@ -164,7 +165,7 @@ class ChangeKeyForm(PageForm):
             self.fields["scopes"],
             [*(kept or [(KEEP, gettext("unchanged"))]), *scope_choices(whole_tenant=whole_tenant)],
         )
-        _offer(self.fields["expires"], [(KEEP, f"unchanged: {until}"), *LIFETIMES])
+        _offer(self.fields["expires"], [(KEEP, gettext("unchanged: %(until)s") % {"until": until}), *LIFETIMES])
 
     def changes(self) -> dict[str, Any]:
         """Return the fields to change, as ``keys.change`` takes them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.access.rights.limit_permissions import TargetNames
@@ -96,7 +97,7 @@ class BudgetForm(_RuleForm):
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, targets: Targets) -> None:
         super().__init__(data, targets=targets, initial={"period": "month", "alert_percents": "50 80 95"})
-        self.fields["limit"].label = f"Limit, {targets.currency}"
+        self.fields["limit"].label = gettext("Limit, %(currency)s") % {"currency": targets.currency}
 
     def clean_limit(self) -> int:
         """Return the amount in pico-units. Raises ValidationError."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice
@@ -26,9 +27,9 @@ class RolesField(forms.CharField):
         """Accept these roles."""
         self.roles = roles
         self.widget.attrs["placeholder"] = f"hearth = {roles[0]}\nengineering = {roles[2]}"
-        self.help_text = (
-            f"One line each: group = role. The first group that a person has decides. Roles: {', '.join(roles)}."
-        )
+        self.help_text = gettext(
+            "One line each: group = role. The first group that a person has decides. Roles: %(roles)s."
+        ) % {"roles": ", ".join(roles)}
 
     def clean(self, value: Any) -> tuple[tuple[str, str], ...]:
         """Return the pairs. Raises ValidationError."""
@@ -90,7 +91,10 @@ class ProviderForm(PageForm):
         assert isinstance(by_group, RolesField)
         assert isinstance(default, forms.ChoiceField)
         by_group.allow(roles)
-        default.choices = [("", _("do not become members")), *((role, f"become {role}") for role in roles)]
+        default.choices = [
+            ("", gettext("do not become members")),
+            *((role, gettext("become %(role)s") % {"role": role}) for role in roles),
+        ]
 
     def terms(self) -> ProviderTerms:
         """Return what was typed."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.utils.translation import gettext
+
 from billing.ledger.rollups import Sums
 from tenants.models import Tenant
 
@@ -20,7 +22,7 @@ class ArchivedTenants:
     @property
     def name(self) -> str:
         """The name of their row."""
-        return f"archived tenants ({len(self.ids)})"
+        return gettext("archived tenants (%(count)s)") % {"count": len(self.ids)}
 
 
 def among(used: Mapping[UUID, Sums]) -> ArchivedTenants:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from billing.models import UsageRollup
@@ -63,7 +64,9 @@ def read() -> FirstSteps | None:
             key="price",
             title=_("Set its price"),
             is_done=bool(priced),
-            note=f"{', '.join(sorted(priced))} has one." if priced else _("Usage without a price stays unrated."),
+            note=gettext("%(models)s has one.") % {"models": ", ".join(sorted(priced))}
+            if priced
+            else _("Usage without a price stays unrated."),
             url=reverse("portal:prices"),
             link=_("Prices"),
         ),
@@ -81,7 +84,7 @@ def read() -> FirstSteps | None:
             is_done=has_key,
             note=_("There is one.") if has_key else _("Its secret is shown once: keep it for the request."),
             url=reverse("portal:tenants") if newest is None else reverse("portal:keys", args=[newest.slug]),
-            link=_("Tenants") if newest is None else f"Keys of {newest.slug}",
+            link=_("Tenants") if newest is None else gettext("Keys of %(slug)s") % {"slug": newest.slug},
         ),
     )
     return FirstSteps(steps=steps, model=_callable(served, priced))
@@ -94,9 +97,11 @@ def _model_step(served: list[str]) -> Step:
         ).values_list("revision__model__name", flat=True)
     )
     if ready:
-        note = f"{', '.join(sorted(ready))} answers."
+        note = gettext("%(models)s answers.") % {"models": ", ".join(sorted(ready))}
     elif served:
-        note = f"{', '.join(served)} is deployed, and no replica is ready yet: see Fleet."
+        note = gettext("%(models)s is deployed, and no replica is ready yet: see Fleet.") % {
+            "models": ", ".join(served)
+        }
     else:
         note = _("Its size is checked before it starts.")
     url = reverse("portal:fleet") if served else reverse("portal:model-deploy")

@@ -101,7 +101,7 @@ def times_words(replica: ReplicaStatus) -> str:
     if replica.tpot_seconds is not None:
         parts.append(f"TPOT {milliseconds(replica.tpot_seconds * 1000)}")
     if replica.prefix_hit_share is not None:
-        parts.append(f"{whole_percent(replica.prefix_hit_share)} of prompts cached")
+        parts.append(gettext("%(share)s of prompts cached") % {"share": whole_percent(replica.prefix_hit_share)})
     return ", ".join(parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_noop as _
 from msgspec.structs import asdict
 
@@ -89,7 +89,9 @@ class EngineOptionsForm(PageForm):
         super().__init__(data, initial=present)
         counted = engine_versions.on_nodes(revision.engine)
         offered = {
-            version: f"{version}, on {count} {'node' if count == 1 else 'nodes'}" for version, count in counted.items()
+            version: ngettext("%(version)s, on %(count)s node", "%(version)s, on %(count)s nodes", count)
+            % {"version": version, "count": count}
+            for version, count in counted.items()
         }
         own = gettext("the first one of each node") if not revision.engine_version else revision.engine_version
         field = self.fields["engine_version"]

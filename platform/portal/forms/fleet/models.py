@@ -172,7 +172,10 @@ class TakeAliasForm(PageForm):
         rows = ModelAlias.objects.exclude(model=model).order_by("name").values_list("name", "model__name")
         field = self.fields["alias"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [(name, f"{name}, now of {other}") for name, other in rows[:MOST_TENANTS]]
+        field.choices = [
+            (name, gettext("%(name)s, now of %(other)s") % {"name": name, "other": other})
+            for name, other in rows[:MOST_TENANTS]
+        ]
 
 
 def offer_tenants(field: forms.Field, also: QuerySet[Tenant]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from portal.forms.base import PageForm, choice, whole_number
@@ -46,7 +47,10 @@ class NodeTokenForm(PageForm):
         """Add an error of making the token, next to its field."""
         match error:
             case BadValue(what, _, allowed):
-                self.add_error("portal" if what == "address of the portal" else "node", f"Use {allowed}.")
+                self.add_error(
+                    "portal" if what == "address of the portal" else "node",
+                    gettext("Use %(allowed)s.") % {"allowed": allowed},
+                )
             case Refused(_, _, why, instead):
                 self.add_error(None, f"{why[:1].upper()}{why[1:]}; {instead}.")
             case NotFound():  # the pool went meanwhile
@@ -65,7 +69,7 @@ class RemoveNodeForm(PageForm):
     def __init__(self, data: Mapping[str, Any] | None = None, *, node: str) -> None:
         super().__init__(data)
         self._node = node
-        self.fields["confirm"].help_text = f"Enter {node}."
+        self.fields["confirm"].help_text = gettext("Enter %(node)s.") % {"node": node}
         self.fields["confirm"].widget.attrs.update(autocomplete="off", spellcheck="false")
 
     def clean_confirm(self) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.db.models import F, Sum
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from billing.models import UsageRollup
 from billing.pricing import prices
@@ -225,7 +226,7 @@ def _prefix(
     shared, behind = (int(median(getattr(each, name) for each in found)) for name in ("shared_tokens", "behind_tokens"))
     return _Concerned(
         kind="prefix",
-        reason=f"message {message}",
+        reason=gettext("message %(message)s") % {"message": message},
         words=lambda: wording.of_break(message, role, shared, behind),
         requests=len(found),
         tokens=sum(each.gain_tokens for each in found),

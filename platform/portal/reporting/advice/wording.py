@@ -98,23 +98,36 @@ _ONE_REPEAT = {
 def switch_label(switch: str | None) -> str:
     """Describe the switch that avoids a bypass; None for a bypass that nothing avoids."""
     if switch is None:
-        return gettext_noop("nothing: such answers are never cached")
+        return gettext("nothing: such answers are never cached")
     kind, _, name = switch.partition(":")
-    return SWITCH_LABELS["header=" if kind == "header" and "=" in name else kind].format(name)
+    return gettext(SWITCH_LABELS["header=" if kind == "header" and "=" in name else kind]).format(name)
 
 
 def of_break(message: int, role: str, shared_tokens: int, behind_tokens: int) -> tuple[str, str]:
     """Return (title, text) for prompts that part in this message, with the medians of the tokens around it."""
-    name = _ROLES.get(role, f"message {message} ({role})" if message > 1 else f"the first message ({role})")
+    name = (
+        gettext(_ROLES[role])
+        if role in _ROLES
+        else (
+            gettext("message %(message)s (%(role)s)") % {"message": message, "role": role}
+            if message > 1
+            else gettext("the first message (%(role)s)") % {"role": role}
+        )
+    )
     before = (
-        f"The first {count(shared_tokens)} tokens" if shared_tokens else gettext_noop("Not even the first 64 tokens")
+        gettext("The first %(shared_tokens)s tokens") % {"shared_tokens": count(shared_tokens)}
+        if shared_tokens
+        else gettext("Not even the first 64 tokens")
     )
     return (
-        f"Something that changes stands in front of text that stays, in {name}",
-        f"{before} of the prompt are the same as in earlier requests. Then {name} differs, by a date, a user's name or "
-        f"an id, say, and about {count(behind_tokens)} tokens behind it are the same again. Engines reuse only the "
-        "beginning of a prompt, so these are computed again each time. Move what changes behind what stays: to the end "
-        "of the prompt, best into the last message.",
+        gettext("Something that changes stands in front of text that stays, in %(name)s") % {"name": name},
+        gettext(
+            "%(before)s of the prompt are the same as in earlier requests. Then %(name)s differs, by a "
+            "date, a user's name or an id, say, and about %(behind_tokens)s tokens behind it are the same "
+            "again. Engines reuse only the beginning of a prompt, so these are computed again each time. "
+            "Move what changes behind what stays: to the end of the prompt, best into the last message."
+        )
+        % {"before": before, "name": name, "behind_tokens": count(behind_tokens)},
     )
 
 
@@ -123,19 +136,25 @@ def of_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[str, 
     kind, _, detail = reason.partition(":")
     if kind == "bypass":
         return (
-            f"Repeats bypass the prediction cache: {detail}",
-            "Equal requests ran again, because the prediction cache was not asked. If one answer is enough, this "
-            f"changes it: {switch_label(bypass.switch_of(detail))}.",
+            gettext("Repeats bypass the prediction cache: %(detail)s") % {"detail": detail},
+            gettext(
+                "Equal requests ran again, because the prediction cache was not asked. If one answer is enough, "
+                "this changes it: %(change)s."
+            )
+            % {"change": switch_label(bypass.switch_of(detail))},
         )
     if kind == "parameters":
         names = ", ".join(parameters)
         return (
-            f"Repeats differ only in {names}",
-            f"The prompts are equal, but the values of {names} differ, so the answers may too. If they need not, send "
-            "the same values each time.",
+            gettext("Repeats differ only in %(names)s") % {"names": names},
+            gettext(
+                "The prompts are equal, but the values of %(names)s differ, so the answers may too. If they "
+                "need not, send the same values each time."
+            )
+            % {"names": names},
         )
     title, text = _REPEATS[kind]
-    return title, text.format(ttl=ttl)
+    return gettext(title), gettext(text).format(ttl=ttl)
 
 
 def of_one_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[str, str]:

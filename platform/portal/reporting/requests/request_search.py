@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 
 from billing.models import CreditNote, Invoice, UsageRollup
 from billing.reports import usage
@@ -97,7 +97,7 @@ def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
         yield Match(
             kind=gettext_noop("Key"),
             name=key.name,
-            detail=f"hk_{key.public_id} of {key.tenant.slug}",
+            detail=gettext("hk_%(public_id)s of %(slug)s") % {"public_id": key.public_id, "slug": key.tenant.slug},
             link=_list(key.tenant.slug, key=f"hk_{key.public_id}"),
         )
     projects = Project.objects.filter(Q(name__icontains=text) | Q(slug__icontains=text)).select_related("tenant")
@@ -105,7 +105,7 @@ def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
         yield Match(
             kind=gettext_noop("Project"),
             name=project.slug,
-            detail=f"{project.name} of {project.tenant.slug}",
+            detail=gettext("%(name)s of %(slug)s") % {"name": project.name, "slug": project.tenant.slug},
             link=_list(project.tenant.slug, project=project.slug),
         )
     if usage.requests(tenant_id, limit=1, filters=Filters(start=timezone.now() - BACK, end_user=text)):

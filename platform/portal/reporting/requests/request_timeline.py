@@ -6,7 +6,7 @@ for each failed attempt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -29,7 +29,7 @@ ROUTE_REASONS = {
     "only": _("it was the only ready replica"),
 }
 #: How the title of the step goes on; nothing chose a replica that was the only one.
-ROUTED_BY = {"prefix": " by prefix", "session": " by session", "load": " by load"}
+ROUTED_BY = {"prefix": _(" by prefix"), "session": _(" by session"), "load": _(" by load")}
 #: Cache results that were answered without an engine call of their own.
 CACHE_TITLES = {"hit": _("Prediction cache: hit"), "coalesced": _("Prediction cache: coalesced")}
 NOT_STORED = _(
@@ -97,16 +97,21 @@ def steps(found: UsageRow, *, shows_replica: bool, attempts: Sequence[UsageRow] 
 
 
 def _received(found: UsageRow) -> Step:
+    streamed = gettext(", streamed") if found.stream else ""
     return Step(
         title=_("Received"),
-        detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
+        detail=f"{found.endpoint}{streamed}",
         at=found.started_at,
     )
 
 
 def _admitted(found: UsageRow) -> Step:
-    priority = f"; priority {found.priority}" if found.priority != "standard" else ""
-    return Step(title=_("Admitted"), detail=f"limits and budgets had room{priority}", at=found.started_at)
+    priority = gettext("; priority %(priority)s") % {"priority": found.priority} if found.priority != "standard" else ""
+    return Step(
+        title=_("Admitted"),
+        detail=gettext("limits and budgets had room%(priority)s") % {"priority": priority},
+        at=found.started_at,
+    )
 
 
 def _not_run(found: UsageRow) -> Step:
@@ -114,7 +119,8 @@ def _not_run(found: UsageRow) -> Step:
     failed = is_error(found.state, found.http_status)
     return Step(
         title=_("It failed before an engine ran it") if failed else _("It was refused"),
-        detail=f"HTTP {found.http_status} {found.error_code}; not charged",
+        detail=gettext("HTTP %(status)s %(code)s; not charged")
+        % {"status": found.http_status, "code": found.error_code},
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
         tone="bad" if failed else "",
@@ -124,8 +130,8 @@ def _not_run(found: UsageRow) -> Step:
 def _looked_up(found: UsageRow) -> Step:
     reason = found.cache_reason.replace("_", " ")
     if found.cache_result in CACHE_TITLES:
-        source = f" of request …{short_id(found.source_id)}" if found.source_id else ""
-        detail = f"the answer{source}; {_avoided(found)}"
+        source = gettext(" of request …%(request)s") % {"request": short_id(found.source_id)} if found.source_id else ""
+        detail = gettext("the answer%(source)s; %(avoided)s") % {"source": source, "avoided": _avoided(found)}
         title = CACHE_TITLES[found.cache_result]
         return Step(title=title, detail=detail, at=found.started_at, tone="warm", request_id=found.source_id)
     if found.cache_result == "bypass":
@@ -135,8 +141,12 @@ def _looked_up(found: UsageRow) -> Step:
 
 def _avoided(found: UsageRow) -> str:
     tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
-    worked = f" and {milliseconds(found.avoided_engine_ms)} of engine time" if found.avoided_engine_ms else ""
-    return f"it avoided {count(tokens)} tokens{worked}"
+    worked = (
+        gettext(" and %(time)s of engine time") % {"time": milliseconds(found.avoided_engine_ms)}
+        if found.avoided_engine_ms
+        else ""
+    )
+    return gettext("it avoided %(tokens)s tokens%(worked)s") % {"tokens": count(tokens), "worked": worked}
 
 
 def _waited(found: UsageRow) -> Step | None:
@@ -153,10 +163,14 @@ def _waited(found: UsageRow) -> Step | None:
 
 def _attempt(attempt: UsageRow, found: UsageRow, shows_replica: bool) -> Step:
     """Return the step of an attempt that failed; its record begins when the request arrived and ends with it."""
-    where = f" on …{short_id(attempt.replica_id)}" if shows_replica and attempt.replica_id else ""
+    where = (
+        gettext(" on …%(replica)s") % {"replica": short_id(attempt.replica_id)}
+        if shows_replica and attempt.replica_id
+        else ""
+    )
     return Step(
-        title=f"An attempt failed{where}",
-        detail=_("before its first byte; another replica was tried"),
+        title=gettext("An attempt failed%(where)s") % {"where": where},
+        detail=gettext("before its first byte; another replica was tried"),
         at=attempt.finished_at,
         after=milliseconds((attempt.finished_at - found.started_at) / timedelta(milliseconds=1)),
         tone="bad",
@@ -166,14 +180,23 @@ def _attempt(attempt: UsageRow, found: UsageRow, shows_replica: bool) -> Step:
 def _routed(found: UsageRow, shows_replica: bool, attempts: Sequence[UsageRow]) -> Step | None:
     if found.cache_result in CACHE_TITLES or not found.route_reason:
         return None
-    where = f" to …{short_id(found.replica_id)}" if shows_replica and found.replica_id else ""
+    where = (
+        gettext(" to …%(replica)s") % {"replica": short_id(found.replica_id)}
+        if shows_replica and found.replica_id
+        else ""
+    )
     total = found.prompt_tokens + found.cached_prompt_tokens
-    warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were cached" if total else ""
+    warm = (
+        gettext("; %(cached)s of %(total)s prompt tokens were cached")
+        % {"cached": count(found.cached_prompt_tokens), "total": count(total)}
+        if total
+        else ""
+    )
     queued = found.started_at + timedelta(milliseconds=found.queue_ms)
     at = max([queued, *(each.finished_at for each in attempts)])
     return Step(
-        title=f"Routed{where}{ROUTED_BY.get(found.route_reason, '')}",
-        detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}{_expected(found)}".lstrip("; "),
+        title=gettext("Routed") + where + _said(ROUTED_BY, found.route_reason),
+        detail=f"{_said(ROUTE_REASONS, found.route_reason)}{warm}{_expected(found)}".lstrip("; "),
         at=at,
         after=milliseconds((at - found.started_at) / timedelta(milliseconds=1)) if at > found.started_at else "",
         tone="warm" if found.cached_prompt_tokens else "",
@@ -184,12 +207,14 @@ def _expected(found: UsageRow) -> str:
     """Return how much routing expected to be cached, and where the prompt differs from what was warm."""
     if found.predicted_cached_tokens is None:
         return ""
-    text = f"; routing had expected {count(found.predicted_cached_tokens)}"
+    text = gettext("; routing had expected %(tokens)s") % {"tokens": count(found.predicted_cached_tokens)}
     nearest = found.nearest_warm_tokens or 0
     if nearest > found.predicted_cached_tokens:
-        text += f"; another replica had about {count(nearest)}"
+        text += gettext("; another replica had about %(nearest)s") % {"nearest": count(nearest)}
     if found.diverged_message is not None:
-        text += f"; the prompt differs from the nearest warm prefix in message {found.diverged_message}"
+        text += gettext("; the prompt differs from the nearest warm prefix in message %(message)s") % {
+            "message": found.diverged_message
+        }
     return text
 
 
@@ -210,10 +235,17 @@ def _first_token(found: UsageRow) -> Step | None:
 def _ended(found: UsageRow) -> Step:
     rest_ms = max(0.0, found.duration_ms - (found.ttft_ms or 0.0))
     speed = (
-        f", {found.completion_tokens / rest_ms * 1000:.0f} a second" if rest_ms > 10 and found.completion_tokens else ""
+        gettext(", %(rate)s a second") % {"rate": f"{found.completion_tokens / rest_ms * 1000:.0f}"}
+        if rest_ms > 10 and found.completion_tokens
+        else ""
     )
-    finish = f" ({FINISHES.get(found.finish_reason, found.finish_reason)})" if found.finish_reason else ""
-    written = f"{count(found.completion_tokens)} tokens written{finish}{speed}; " if found.completion_tokens else ""
+    finish = f" ({gettext(FINISHES.get(found.finish_reason, found.finish_reason))})" if found.finish_reason else ""
+    written = (
+        gettext("%(tokens)s tokens written%(finish)s%(speed)s; ")
+        % {"tokens": count(found.completion_tokens), "finish": finish, "speed": speed}
+        if found.completion_tokens
+        else ""
+    )
     measured = found.ttft_ms is not None
     return Step(
         title=END_TITLES.get(found.state, found.state),
@@ -229,22 +261,27 @@ def _ended(found: UsageRow) -> Step:
 
 def _status(found: UsageRow) -> str:
     if not found.http_status:
-        return _("the HTTP status is unknown")
+        return gettext("the HTTP status is unknown")
     return f"HTTP {found.http_status} {found.error_code}".rstrip()
 
 
 def _charged(found: UsageRow) -> Step:
     if found.amount_pico is None:
-        return Step(title=_("No price yet"), detail=_("charged once the model has a price"), at=found.finished_at)
+        return Step(title=_("No price yet"), detail=gettext("charged once the model has a price"), at=found.finished_at)
     saved = ""
     if found.saved_prediction_pico:
         alone = money.shown(found.amount_pico + found.saved_prediction_pico, found.currency)
         amount = money.shown(found.saved_prediction_pico, found.currency)
-        saved = f"{amount} saved by the prediction cache; {alone} without it"
+        saved = gettext("%(amount)s saved by the prediction cache; %(alone)s without it") % {
+            "amount": amount,
+            "alone": alone,
+        }
     elif found.saved_prefix_pico:
-        saved = f"{money.shown(found.saved_prefix_pico, found.currency)} saved by the prefix cache"
+        saved = gettext("%(amount)s saved by the prefix cache") % {
+            "amount": money.shown(found.saved_prefix_pico, found.currency)
+        }
     return Step(
-        title=f"Charged {money.shown(found.amount_pico, found.currency)}",
+        title=gettext("Charged %(amount)s") % {"amount": money.shown(found.amount_pico, found.currency)},
         detail=saved,
         at=found.finished_at,
         tone="warm" if saved else "",
@@ -254,3 +291,8 @@ def _charged(found: UsageRow) -> Step:
 def _share(ms: float, found: UsageRow) -> float | None:
     """Return a time's part of the whole, 0 to 100; None where the whole was not measured."""
     return min(100.0, ms / found.duration_ms * 100) if found.duration_ms > 0 else None
+
+
+def _said(words: Mapping[str, str], name: str) -> str:
+    """Return what is said of a name, in the reader's language; nothing of one without words."""
+    return gettext(words[name]) if name in words else ""

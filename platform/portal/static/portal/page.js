@@ -94,9 +94,14 @@
   });
 
   // On phones a table of cards writes each column's name before its value, and rows of links begin at the current one.
+  // A sum that spans columns is a line of its own.
   function labelCells(table) {
     const names = [...table.querySelectorAll("thead th")].map((each) => each.textContent.trim());
-    for (const row of table.tBodies[0]?.rows ?? []) {
+    for (const row of [...table.tBodies, table.tFoot].flatMap((part) => [...(part?.rows ?? [])])) {
+      if (row.cells.length < names.length) {
+        row.dataset.sum = "";
+        continue;
+      }
       [...row.cells].forEach((cell, index) => {
         cell.dataset.label = names[index];
         const value = document.createElement("span");

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 #: Parts of pages, files, and documents without scripts.
-NOT_PAGES = ("/fleet/live/", "/first-steps/", ".csv", "/{kind}/", "/invoice-draft/{month}/")
+NOT_PAGES = ("/fleet/live/", "/first-steps/", ".csv", "/{kind}/", "/invoice-draft/{month}/", "/billing/runs/{run}/")
 
 
 @pytest.fixture
