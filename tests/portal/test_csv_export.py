@@ -13,11 +13,14 @@ from django.utils import timezone
 
 from portal.formats import csv_export, table_csv
 from portal.pages import audit as audit_page
+from portal.pages.operator import operators as operators_page
 from portal.pages.operator import tenants as tenants_page
 from portal.pages.tenant import keys as keys_page
+from portal.pages.tenant import members as members_page
 from tenants import registry
 from tenants.keys import keys
 from tenants.models import User
+from tenants.people import invitations
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 
@@ -95,3 +98,18 @@ def test_the_csv_of_an_operators_table_has_all_rows(
     operator = signed_in(world.operator)
     assert len(table(operator, "/portal/tenants/", "tenants")) > 2
     assert len(table(operator, "/portal/tenants/acme/policy/", "versions")) == 1 + 2
+
+
+def test_the_csv_of_invitations_has_all_though_the_page_shows_the_newest(
+    world: World, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of_page, tenant, role, user, path in (
+        (members_page, world.acme.tenant, "viewer", world.acme.owner, "/portal/tenants/acme/members/"),
+        (operators_page, None, "viewer", world.operator, "/portal/operators/"),
+    ):
+        monkeypatch.setattr(of_page, "MAX_INVITATIONS", 1)
+        for _ in range(2):
+            invitations.invite(fixtures.OPERATOR, tenant, role)
+        browser = signed_in(user)
+        assert browser.get(path).content.decode().count('data-testid="invitation-') == 1
+        assert len(table(browser, path, "invitations")) == 1 + 2

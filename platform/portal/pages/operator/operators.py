@@ -32,6 +32,7 @@ from tenants.models import User
 from tenants.people import invitations, operators
 
 MAX_ROWS = 200
+MAX_INVITATIONS = 50
 
 
 @require_http_methods(["GET", "POST"])
@@ -57,7 +58,10 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "new": new,
         "link": invitation_mail.link_of(request, secret) if secret else "",
         "is_sent": settings.EMAIL_IS_SENT,
-        "invitations": [(each, invitations.state_of(each)) for each in invitations.of(None)[:50]],
+        "invitations": [
+            (each, invitations.state_of(each))
+            for each in invitations.of(None)[: most(request, "invitations", MAX_INVITATIONS)]
+        ],
         "roles": User.OperatorRole.values,
         "sign_in": operator_sign_in.rules(),
         "has_provider": operators.has_provider(),

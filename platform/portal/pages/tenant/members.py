@@ -34,6 +34,7 @@ from tenants.models import ApiKey, Membership, Project, Tenant
 from tenants.people import invitations
 
 MAX_ROWS = 500
+MAX_INVITATIONS = 50
 
 
 @require_http_methods(["GET", "POST"])
@@ -150,7 +151,7 @@ def _context(request: HttpRequest, principal: Principal, tenant: Tenant) -> dict
             tenant=tenant, purpose=ApiKey.Purpose.API, revoked_at=None, created_by__isnull=False
         )
         keys = dict(made.values_list("created_by").annotate(Count("id")).order_by())
-        made_links = list(invitations.of(tenant)[:50])
+        made_links = list(invitations.of(tenant)[: most(request, "invitations", MAX_INVITATIONS)])
     return {
         "members": [(each, keys.get(each.user_id, 0)) for each in found],
         "projects": projects,
