@@ -43,6 +43,11 @@ class Line:
     net_cents: int
 
 
+def text_of_part(invoice: Invoice) -> str:
+    """Return what a line without a text of its own says."""
+    return f"Credit for {invoice.number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """What of an invoice was neither credited nor went back, and the tax of what was, in minor units."""

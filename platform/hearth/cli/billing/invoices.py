@@ -266,7 +266,7 @@ def credit(
         from tenants.models import Tenant
 
         found = _find(number)
-        given = [(f"Credit for {found.number}", amount)] if amount is not None else lines
+        given = [(crediting.text_of_part(found), amount)] if amount is not None else lines
         chosen = [crediting.Line(text=text, net_cents=_cents("AMOUNT", cents, found.currency)) for text, cents in given]
         try:
             request, is_new = crediting.submit(_actor(), found, key, reason, None if rest else chosen)

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
@@ -71,7 +72,7 @@ def change(request: HttpRequest, principal: Principal, slug: str, invoice: UUID)
         if form is not None and _has_form(registry.find(str(invoice), tenant.id), action):
             form.add_error(None, str(error))
             return _page(request, principal, slug, invoice, refused=(action, form))
-        messages.error(request, f"Nothing was changed. {error}")
+        messages.error(request, gettext("Nothing was changed. %(problem)s") % {"problem": error})
     return redirect("portal:invoice", slug=slug, invoice=invoice)
 
 
@@ -147,7 +148,7 @@ def _changes(found: Invoice, action: str, refused: InvoiceForm | None) -> dict[s
         },
         "not_void": _not_void(found),
         "sends_mail": settings.EMAIL_IS_SENT,
-        "key": f"page {uuid4()}",  # what was refused made nothing, so each page has a new one
+        "key": f"page-{uuid4()}",  # what was refused made nothing, so each page has a new one
         "may_credit": bool(free),
         "left": invoice_list.cents(free, found.currency),
     }
@@ -184,7 +185,7 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice, action: 
     match action:
         case "send":
             steps.send(principal.actor, found)
-            return f"{found.number} is sent."
+            return gettext("%(number)s is sent.") % {"number": found.number}
         case "pay":
             payment, new = steps.pay(
                 principal.actor,
@@ -194,14 +195,19 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice, action: 
                 amount_cents=values["amount"],
             )
             amount = invoice_list.cents(payment.amount_cents, found.currency)
-            return f"{'Recorded' if new else 'Recorded already'}: {amount}."
+            said = gettext("Recorded: %(amount)s.") if new else gettext("Recorded already: %(amount)s.")
+            return said % {"amount": amount}
         case "unpay":
             found = steps.undo_recorded(principal.actor, found, values["reference"], values["reason"])
             is_open = invoice_list.cents(registry.open_cents(found), found.currency)
-            return f"The payment was taken back; {is_open} of {found.number} are open now."
+            said = gettext("The payment was taken back; %(open)s of %(number)s are open now.")
+            return said % {"open": is_open, "number": found.number}
         case "void":
             note = steps.void(principal.actor, found, values["reason"])
-            return f"{found.number} is void{f', taken back by {note.number}' if note else ''}."
+            if note is None:
+                return gettext("%(number)s is void.") % {"number": found.number}
+            said = gettext("%(number)s is void, taken back by %(note)s.")
+            return said % {"number": found.number, "note": note.number}
         case "credit":
             return _credit(principal, found, request.POST.get("key", ""), values)
         case _:
@@ -210,11 +216,12 @@ def _change(request: HttpRequest, principal: Principal, found: Invoice, action: 
 
 def _credit(principal: Principal, found: Invoice, key: str, values: Mapping[str, Any]) -> str:
     """Credit a part, or all that is left without an amount; return what was done."""
-    amount, text = values["amount"], values["text"] or f"Credit for {found.number}"
+    amount, text = values["amount"], values["text"] or crediting.text_of_part(found)
     line = None if amount is None else crediting.Line(text=text, net_cents=amount)
     asked, _new = crediting.submit(principal.actor, found, key, values["reason"], None if line is None else [line])
     if asked.state == CreditRequest.State.PENDING:
-        return "It waits for a second person, who approves it on the tenant's page Billing."
+        return gettext("It waits for a second person, who approves it on the tenant's page Billing.")
     if asked.state == CreditRequest.State.REJECTED:
         raise InvoiceRefused(found.number, "this credit note was rejected", "Send the form again.")
-    return f"{asked.credit_note.number} credits {invoice_list.cents(asked.credit_note.total_cents, found.currency)}."
+    amount_text = invoice_list.cents(asked.credit_note.total_cents, found.currency)
+    return gettext("%(note)s credits %(amount)s.") % {"note": asked.credit_note.number, "amount": amount_text}
