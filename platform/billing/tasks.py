@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from uuid import UUID
 
 from celery import shared_task
+from django.db import transaction
 from django.utils import timezone
 
 from billing.accounts import promotions
@@ -13,9 +16,9 @@ from billing.drain import batch, day_folding
 from billing.dunning import run as dunning
 from billing.invoices import overdue
 from billing.payments import retrying
-from billing.runs import advancing
+from billing.runs import advancing, registry
 from billing.stripe import comparison, events, pushing
-from tenants.audit import SYSTEM
+from tenants.audit import SYSTEM, Actor
 
 log = logging.getLogger(__name__)
 
@@ -108,3 +111,11 @@ def send_advance_runs() -> None:
         advance_runs.apply_async(queue="background", retry=False, expires=60)
     except Exception:
         log.warning("The broker took no task; the next tick goes on with the runs.", exc_info=True)
+
+
+def match_later(actor: Actor, lines: Sequence[UUID]) -> UUID:
+    """Have the role background match stored lines of bank statements; return the id of the run that does."""
+    with transaction.atomic():
+        run = registry.begin_matching(actor, lines)
+        transaction.on_commit(send_advance_runs)
+    return run.id

@@ -22,6 +22,8 @@ class BillingRun(models.Model):
     class Kind(models.TextChoices):
         CLOSE_MONTHS = "close_months"
         MAKE_INVOICES = "make_invoices"
+        #: Of bank statements; of no month.
+        MATCH_PAYMENTS = "match_payments"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     #: One of Kind.
@@ -49,12 +51,12 @@ class BillingRun(models.Model):
 
     @property
     def first_day(self) -> date:
-        """The first day of the month."""
+        """The first day of the month of a run that has one."""
         return date.fromisoformat(f"{self.month}-01")
 
 
 class BillingRunPart(models.Model):
-    """What a run does for one tenant, in one transaction with the outcome."""
+    """What a run does for one tenant, or one line of a bank statement, in one transaction with the outcome."""
 
     class Outcome(models.TextChoices):
         WAITING = "waiting"
@@ -69,7 +71,7 @@ class BillingRunPart(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     run = models.ForeignKey(BillingRun, on_delete=models.PROTECT, related_name="parts")
-    #: The tenant's id.
+    #: The id of the tenant, or of the line.
     subject_id = models.UUIDField()
     #: One of Outcome.
     outcome = models.CharField(max_length=16, default=Outcome.WAITING)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from billing import second_person
 from billing.invoices import issuers
-from billing.models import BillingRun, BillingRunPart
+from billing.models import BankLine, BillingRun, BillingRunPart
 from billing.months import overview
 from tenants import audit
 from tenants.audit import Actor
@@ -27,9 +28,9 @@ _LOCK = int.from_bytes(b"brun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A tenant for which nothing was done, and why."""
+    """A tenant, by its slug, or a line of a bank statement, by its reference, for which nothing was done, and why."""
 
-    tenant: str
+    subject: str
     outcome: str
     reason: str
 
@@ -44,7 +45,7 @@ class Progress:
 
     @property
     def total(self) -> int:
-        """Return of how many tenants it is."""
+        """Return of how many tenants or lines it is."""
         return sum(self.counts.values())
 
     @property
@@ -71,8 +72,7 @@ def begin(actor: Actor, kind: str, month: date) -> tuple[BillingRun, bool]:
 
     While one of the same kind and month runs, it is that one. Raises NotFound without an issuer of invoices.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    _lock()
     name = f"{month:%Y-%m}"
     if (running := BillingRun.objects.filter(kind=kind, month=name, finished_at=None).first()) is not None:
         return running, False
@@ -91,16 +91,34 @@ def begin(actor: Actor, kind: str, month: date) -> tuple[BillingRun, bool]:
     return run, True
 
 
+@transaction.atomic
+def begin_matching(actor: Actor, lines: Sequence[UUID]) -> BillingRun:
+    """Have the role ``background`` match these lines of bank statements; return the run, which may be one that runs."""
+    _lock()
+    found = BillingRun.objects.select_for_update().filter(kind=Kind.MATCH_PAYMENTS, finished_at=None).first()
+    run = found or BillingRun.objects.create(
+        kind=Kind.MATCH_PAYMENTS, actor_kind=actor.kind, actor=actor.name, request_id=actor.request_id
+    )
+    parts = [BillingRunPart(run=run, subject_id=each) for each in lines]
+    BillingRunPart.objects.bulk_create(parts, ignore_conflicts=True, batch_size=1000)
+    after = {"kind": run.kind, "lines": len(parts)}
+    audit.record(actor, "billing_run.begun", ("billing run", run.id), after=after)
+    return run
+
+
+@transaction.atomic
 def finish(run: BillingRun) -> None:
-    """End a run of which nothing waits. Again it changes nothing."""
+    """End a run of which nothing waits, under its lock, so that no line is added. Again it changes nothing."""
+    if BillingRun.objects.select_for_update().filter(id=run.id, finished_at=None).first() is None:
+        return
     waiting = BillingRunPart.objects.filter(run=run, outcome=Outcome.WAITING)
     if not waiting.exists():
-        BillingRun.objects.filter(id=run.id, finished_at=None).update(finished_at=timezone.now())
+        BillingRun.objects.filter(id=run.id).update(finished_at=timezone.now())
 
 
 @transaction.atomic
 def stop(actor: Actor, run_id: UUID) -> BillingRun:
-    """Do nothing for the tenants that still wait; what is done stays. Again it changes nothing. Raises NotFound."""
+    """Do nothing for the parts that still wait; what is done stays. Again it changes nothing. Raises NotFound."""
     run = BillingRun.objects.select_for_update().filter(id=run_id).first()
     if run is None:
         raise NotFound("billing run", str(run_id))
@@ -115,7 +133,7 @@ def stop(actor: Actor, run_id: UUID) -> BillingRun:
         actor,
         "billing_run.stopped",
         ("billing run", run.id),
-        after={"kind": run.kind, "month": run.month, "tenants": stopped},
+        after={"kind": run.kind, "month": run.month, "stopped": stopped},
     )
     return run
 
@@ -128,21 +146,30 @@ def find(run_id: UUID) -> BillingRun:
     return found
 
 
-def latest(kind: str, month: date) -> BillingRun | None:
-    """Return the last run of a kind for a month."""
-    return BillingRun.objects.filter(kind=kind, month=f"{month:%Y-%m}").order_by("-id").first()
+def latest(kind: str, month: date | None = None) -> BillingRun | None:
+    """Return the last run of a kind, for a month or of none."""
+    name = "" if month is None else f"{month:%Y-%m}"
+    return BillingRun.objects.filter(kind=kind, month=name).order_by("-id").first()
 
 
 def progress(run: BillingRun, most_problems: int) -> Progress:
-    """Return how far a run is, with at most so many of the tenants for which nothing was done, by slug."""
+    """Return how far a run is, with at most so many of those for which nothing was done."""
     counted = run.parts.order_by().values_list("outcome").annotate(Count("id"))
     failed = {each.subject_id: each for each in run.parts.filter(outcome__in=(Outcome.REFUSED, Outcome.FAILED))}
-    slugs = Tenant.objects.filter(id__in=failed).order_by("slug").values_list("id", "slug")[:most_problems]
+    rows: QuerySet[Any] = Tenant.objects.filter(id__in=failed).order_by("slug").values_list("id", "slug")
+    if run.kind == Kind.MATCH_PAYMENTS:
+        rows = BankLine.objects.filter(id__in=failed).order_by("id").values_list("id", "bank_reference")
     return Progress(
         run=run,
         counts=dict.fromkeys(Outcome.values, 0) | dict(counted),
         problems=[
-            Problem(tenant=slug, outcome=failed[tenant_id].outcome, reason=failed[tenant_id].text)
-            for tenant_id, slug in slugs
+            Problem(subject=name, outcome=failed[subject].outcome, reason=failed[subject].text)
+            for subject, name in rows[:most_problems]
         ],
     )
+
+
+def _lock() -> None:
+    """Let one run begin at a time, until the current transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])

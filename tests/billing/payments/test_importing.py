@@ -17,6 +17,8 @@ from billing.models import BankAssignment, BankLine, Invoice, InvoicePayment, Le
 from billing.payments import assignment, importing
 from billing.payments.bank_statement import Statement
 from billing.pricing.amounts import pico_per_minor
+from billing.runs import advancing
+from billing.runs import registry as registry_of_runs
 from tenants.database import rls
 from tenants.errors import NotFound
 from tenants.ids import TenantId, new_id
@@ -276,3 +278,38 @@ def test_two_imports_at_once_store_and_pay_once(invoice: Invoice) -> None:
         each.join()
     assert problems == []
     assert (BankLine.objects.count(), InvoicePayment.objects.count(), cash()) == (9, 9, 180)
+
+
+def test_lines_beyond_what_is_paid_at_once_wait_for_a_run(invoice: Invoice) -> None:
+    second = entry(bank_reference="B-2", amount_cents=200)
+    statement = Statement(
+        entries=[
+            entry(amount_cents=181),
+            entry(bank_reference="B-0", remittance="hello"),
+            entry(bank_reference="B-3", came_back=True),
+            second,
+            entry(bank_reference="B-4"),
+            second,
+        ]
+    )
+    preview = importing.run(ADA, statement, dry_run=True, most_paid=1)
+    assert not BankLine.objects.exists()
+    report = importing.run(ADA, statement, most_paid=1)
+    outcomes = [each.outcome for each in report.lines]
+    assert outcomes == ["matched", "open", "open", "waiting", "waiting", "known"]
+    assert [each.outcome for each in preview.lines] == outcomes
+    stored = {each.bank_reference: each for each in BankLine.objects.all()}
+    assert report.waiting == [stored["B-2"].id, stored["B-4"].id]
+    assert (stored["B-2"].problem, stored["B-0"].problem) == (importing.WAITING, importing.NOTHING_NAMED)
+    run = registry_of_runs.begin_matching(ADA, report.waiting[:1])
+    assert registry_of_runs.begin_matching(EVE, report.waiting) == run
+    assert not advancing.go_on()
+    run.refresh_from_db()
+    found = registry_of_runs.progress(run, 5)
+    assert (found.total, found.counts["done"], found.counts["refused"], found.state) == (2, 1, 1, "finished")
+    [left] = found.problems
+    assert left.subject == "B-4" and "nothing is to be paid" in left.reason
+    invoice.refresh_from_db()
+    assert (invoice.state, cash()) == ("paid", 381)
+    assert importing.match(ADA, stored["B-2"].id, []) == ("known", "")
+    assert [each.outcome for each in importing.run(ADA, statement).lines] == ["known"] * 6

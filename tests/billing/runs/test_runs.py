@@ -50,7 +50,7 @@ def test_months_are_closed_and_invoices_made_for_every_tenant_in_the_name_of_who
     advancing.go_on()
     assert counts(run) == {"done": 1, "refused": 1}
     [problem] = progress(run).problems
-    assert (problem.tenant, problem.outcome) == ("globex", "refused") and "has no country" in problem.reason
+    assert (problem.subject, problem.outcome) == ("globex", "refused") and "has no country" in problem.reason
     made = Invoice.objects.get()
     assert (made.tenant_id, made.finalized_by) == (acme.id, "eve")
     assert BillingRunPart.objects.get(outcome="done", run=run).text == made.number
@@ -88,7 +88,7 @@ def test_an_error_of_one_tenant_stops_no_other(acme: Tenant, monkeypatch: pytest
     run, _ = registry.begin(ADA, Kind.CLOSE_MONTHS, MARCH)
     advancing.go_on()
     assert counts(run) == {"done": 1, "failed": 1}
-    assert [(each.tenant, each.reason) for each in progress(run).problems] == [("acme", advancing.FAILED)]
+    assert [(each.subject, each.reason) for each in progress(run).problems] == [("acme", advancing.FAILED)]
 
 
 def test_a_run_goes_on_in_slices_and_is_stopped_between_two_tenants() -> None:

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
+from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing import tasks
 from billing.models import BankLine
 from billing.models.payments import LONGEST_REASON
 from billing.payments import assignment, bank_file, importing, retrying
@@ -56,7 +57,8 @@ class ImportedLineSerializer(serializers.Serializer[Imported]):
     amount_cents = serializers.IntegerField(source="entry.amount_cents")
     currency = serializers.CharField(source="entry.currency")
     outcome = serializers.ChoiceField(
-        choices=("known", "matched", "partly matched", "open"), help_text="known: it was imported before."
+        choices=("known", "matched", "partly matched", "open", "waiting"),
+        help_text="known: it was imported before. waiting: it names invoices, and the run pays them.",
     )
     invoices = serializers.ListField(child=serializers.CharField(), help_text="Numbers of the invoices that it paid.")
     problem = serializers.CharField(help_text="Why something of it is not assigned; empty: all is.")
@@ -68,6 +70,12 @@ class StatementImportSerializer(serializers.Serializer[Report]):
     lines = ImportedLineSerializer(many=True)
     outgoing = serializers.IntegerField(help_text="Lines of money that went out, which were left out.")
     pending = serializers.IntegerField(help_text="Lines that are not booked yet, which were left out.")
+    run = serializers.SerializerMethodField(help_text="Id of the run that matches what waits; null: nothing does.")
+
+    def get_run(self, report: Report) -> UUID | None:
+        """Return the id."""
+        found: UUID | None = self.context.get("run")
+        return found
 
 
 class AssignLineSerializer(serializers.Serializer[Any]):
@@ -138,14 +146,20 @@ class ImportView(ApiView):
         operation_id="import_payments",
         parameters=[OpenApiParameter("dry_run", bool, description="Say what would be done, and change nothing.")],
         request={"application/xml": OpenApiTypes.STR, "text/csv": OpenApiTypes.STR},
-        responses={200: StatementImportSerializer, **error_responses(400, 403)},
+        responses={200: StatementImportSerializer, 202: StatementImportSerializer, **error_responses(400, 403)},
     )
     def post(self, request: Request) -> Response:
-        """Import a bank statement, camt.053 or CSV. The same lines again change nothing. Operators only."""
-        dry_run = flag(request, "dry_run")
+        """Import a bank statement, camt.053 or CSV. The same lines again change nothing. Operators only.
+
+        202 if more than 20 lines name invoices: the others wait for a run of billing.
+        """
+        dry_run, actor = flag(request, "dry_run"), principal_of(request).actor
         data = request.data if isinstance(request.data, bytes) else b""
-        report = importing.run(principal_of(request).actor, bank_file.read(data), dry_run=dry_run)
-        return Response(StatementImportSerializer(report).data)
+        most = importing.MOST_PAID_AT_ONCE
+        report = importing.run(actor, bank_file.read(data), dry_run=dry_run, most_paid=most)
+        run = tasks.match_later(actor, report.waiting) if report.waiting and not dry_run else None
+        code = status.HTTP_200_OK if run is None else status.HTTP_202_ACCEPTED
+        return Response(StatementImportSerializer(report, context={"run": run}).data, code)
 
 
 class AssignView(ApiView):

@@ -1,4 +1,4 @@
-"""``/api/v1/billing/runs``: what the role ``background`` does for every tenant of a month. Operators only."""
+"""``/api/v1/billing/runs``: what the role ``background`` does for every tenant or line. Operators only."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,14 +23,16 @@ from portal.api.idempotency.view import ApiView
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.reporting import periods
 
-#: Tenants for which nothing was done that a document names.
+#: Tenants or lines for which nothing was done that a document names.
 MOST_PROBLEMS = 1000
 
 
 class BillingRunProblemSerializer(serializers.Serializer[Problem]):
-    """A tenant for which nothing was done."""
+    """A tenant or line for which nothing was done."""
 
-    tenant = serializers.CharField(read_only=True, help_text="Its slug.")
+    subject = serializers.CharField(
+        read_only=True, help_text="Slug of the tenant, or the bank's reference of the line."
+    )
     outcome = serializers.ChoiceField(
         choices=("refused", "failed"), read_only=True, help_text="failed: by an error; a new run tries it again."
     )
@@ -41,9 +44,9 @@ class BillingRunSerializer(serializers.Serializer[Progress]):
 
     id = serializers.UUIDField(source="run.id", read_only=True)
     kind = serializers.ChoiceField(source="run.kind", choices=BillingRun.Kind.choices, read_only=True)
-    month = serializers.CharField(source="run.month", read_only=True, help_text="As YYYY-MM.")
+    month = serializers.CharField(source="run.month", read_only=True, help_text="As YYYY-MM; empty for match_payments.")
     state = serializers.ChoiceField(choices=("waiting", "running", "stopped", "finished"), read_only=True)
-    total = serializers.IntegerField(read_only=True, help_text="Of how many tenants it is.")
+    total = serializers.IntegerField(read_only=True, help_text="Of how many tenants, or lines, it is.")
     waiting = serializers.IntegerField(source="counts.waiting", read_only=True)
     done = serializers.IntegerField(source="counts.done", read_only=True)
     unchanged = serializers.IntegerField(
@@ -55,7 +58,7 @@ class BillingRunSerializer(serializers.Serializer[Progress]):
         source="counts.stopped", read_only=True, help_text="For which nothing was tried: it was stopped before."
     )
     problems = BillingRunProblemSerializer(
-        many=True, read_only=True, help_text=f"Refused and failed, at most {MOST_PROBLEMS}, by slug."
+        many=True, read_only=True, help_text=f"Refused and failed, at most {MOST_PROBLEMS}."
     )
     requested_by = serializers.CharField(source="run.actor", read_only=True)
     requested_at = serializers.DateTimeField(source="run.requested_at", read_only=True)
@@ -66,7 +69,9 @@ class BillingRunSerializer(serializers.Serializer[Progress]):
 class BeginBillingRunSerializer(serializers.Serializer[Any]):
     """What is done for every tenant."""
 
-    kind = serializers.ChoiceField(choices=BillingRun.Kind.choices)
+    kind = serializers.ChoiceField(
+        choices=BillingRun.Kind.choices, help_text="match_payments is begun by importing a bank statement."
+    )
     month = serializers.CharField(max_length=7, help_text="As YYYY-MM.")
 
 
@@ -100,6 +105,8 @@ class BillingRunsView(ApiView):
         body = BeginBillingRunSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
+        if body.validated_data["kind"] == BillingRun.Kind.MATCH_PAYMENTS:
+            raise ValidationError({"kind": "Import a bank statement: POST /api/v1/payments/import."})
         month = periods.parse_month(body.validated_data["month"], timezone.now())
         with transaction.atomic():
             run, new = registry.begin(principal_of(request).actor, body.validated_data["kind"], month)

@@ -14,6 +14,8 @@ from rest_framework.test import APIClient
 
 from billing.accounts import balance
 from billing.models import BankLine, Invoice
+from billing.payments import importing
+from billing.runs import advancing
 from tenants.models import AuditEntry, User
 from tests.portal import billed
 from tests.portal.billed import INVOICE, LINE
@@ -180,3 +182,23 @@ def test_the_page_assigns_and_dismisses(signed_in: SignIn, world: World, line: U
     assert browser.post(PAGE, {"line": str(line), "action": "assign", "invoice": INVOICE}).status_code == 302
     assert Invoice.objects.get().state == "paid"
     assert "$1.00" in browser.get(f"{PAGE}?state=matched").content.decode()
+
+
+def test_lines_of_a_large_statement_are_matched_by_a_run(
+    as_operator: APIClient, signed_in: SignIn, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoice = Invoice.objects.get(id=billed.past_invoice(world.acme.tenant, world))
+    text = HEADER + "".join(f"DE89,L-{n},{invoice.issued_on},1.00,USD,{invoice.number},\n" for n in (1, 2))
+    monkeypatch.setattr(importing, "MOST_PAID_AT_ONCE", 1)
+    assert post(as_operator, "import?dry_run=true", text.encode(), "text/csv").json()["run"] is None
+    done = post(as_operator, "import", text.encode(), "text/csv")
+    assert (done.status_code, [each["outcome"] for each in done.json()["lines"]]) == (202, ["matched", "waiting"])
+    address = f"/api/v1/billing/runs/{done.json()['run']}"
+    page = signed_in(world.operator).get(PAGE).content.decode()
+    assert "Matching lines of bank statements" in page and "0 of 1 lines." in page
+    assert not advancing.go_on()
+    found = as_operator.get(address).json()
+    assert (found["kind"], found["state"], found["total"], found["done"]) == ("match_payments", "finished", 1, 1)
+    assert invoice.payments.count() == 2
+    began = as_operator.post("/api/v1/billing/runs", {"kind": "match_payments", "month": "2026-03"}, format="json")
+    assert (began.status_code, error_of(began)["param"]) == (400, "kind")

@@ -12,14 +12,16 @@ from django.urls import reverse
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
+from billing import tasks
 from billing.errors import BadBankFile, InvoiceRefused, PaymentRefused
-from billing.models import BankAssignment, BankLine, Invoice
+from billing.models import BankAssignment, BankLine, BillingRun, Invoice
 from billing.payments import assignment, bank_file, bank_statement, importing, retrying
 from billing.payments.importing import Imported, Report
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats.table_csv import most
 from portal.pages.base import operator_page, show
+from portal.pages.operator.billing import runs
 from tenants import error_text
 from tenants.errors import TenantError
 from tenants.models import Tenant
@@ -52,7 +54,11 @@ def _import(request: HttpRequest, principal: Principal) -> Report:
     if chosen is None:
         raise BadQuery("file", "", "a file")
     statement = bank_file.read(chosen.read(bank_statement.MAX_BYTES + 1))
-    return importing.run(principal.actor, statement, dry_run=request.POST.get("action") != "import")
+    dry_run, most = request.POST.get("action") != "import", importing.MOST_PAID_AT_ONCE
+    report = importing.run(principal.actor, statement, dry_run=dry_run, most_paid=most)
+    if report.waiting and not dry_run:
+        tasks.match_later(principal.actor, report.waiting)
+    return report
 
 
 def _change(request: HttpRequest, principal: Principal) -> None:
@@ -103,6 +109,7 @@ def _page(
         "state": chosen,
         "states": STATES,
         "state_label": STATES[chosen],
+        "progress": runs.of_month(BillingRun.Kind.MATCH_PAYMENTS),
         "report": report,
         "imported": [] if report is None else _linked(report),
         "dry_run": dry_run,

@@ -1,4 +1,4 @@
-"""What the role ``background`` does for every tenant of a month: beginning it, how far it is, and stopping it."""
+"""What the role ``background`` does for every tenant or line: beginning it, how far it is, and stopping it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ from portal.access.principal import Principal
 from portal.access.rights import operator_rights
 from portal.pages.base import operator_page
 
-#: Tenants for which nothing was done that a page names; the API has more.
+#: Tenants or lines for which nothing was done that a page names; the API has more.
 MOST_PROBLEMS = 200
 #: The page of each kind.
-_PAGES: Final = {BillingRun.Kind.CLOSE_MONTHS: "portal:months", BillingRun.Kind.MAKE_INVOICES: "portal:invoices"}
+_PAGES: Final = {
+    BillingRun.Kind.CLOSE_MONTHS: "portal:months",
+    BillingRun.Kind.MAKE_INVOICES: "portal:invoices",
+    BillingRun.Kind.MATCH_PAYMENTS: "portal:payments",
+}
 
 
 def begin(request: HttpRequest, principal: Principal, kind: str, month: date) -> HttpResponse:
@@ -40,8 +44,8 @@ def begin(request: HttpRequest, principal: Principal, kind: str, month: date) ->
     return redirect(_address(run))
 
 
-def of_month(kind: str, month: date) -> Progress | None:
-    """Return how far the last run of a month is."""
+def of_month(kind: str, month: date | None = None) -> Progress | None:
+    """Return how far the last run of a month, or of none, is."""
     run = registry.latest(kind, month)
     return None if run is None else registry.progress(run, MOST_PROBLEMS)
 
@@ -66,4 +70,5 @@ def detail(request: HttpRequest, principal: Principal, run: UUID) -> HttpRespons
 
 
 def _address(run: BillingRun) -> str:
-    return f"{reverse(_PAGES[BillingRun.Kind(run.kind)])}?month={run.month}"
+    page = reverse(_PAGES[BillingRun.Kind(run.kind)])
+    return f"{page}?month={run.month}" if run.month else page
