@@ -30,6 +30,12 @@ FILE_REPEATS = 2
 
 def walked(repeats: int, only: str) -> Iterator[Opened]:
     """Open each address in turn, as often, so that the load of others falls on all alike."""
+    from django.urls import get_resolver
+
+    from hearth import asgi
+
+    get_resolver().url_patterns  # noqa: B018 - as the portal does when it starts
+    asgi.relax_garbage_collector()
     browsers = walk.clients()
     chosen = walk.addresses(browsers, only)
     processor = Processor()
