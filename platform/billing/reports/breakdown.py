@@ -8,7 +8,7 @@ roll-ups say first how many there are: see ``billing.reports.tags``.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -143,15 +143,12 @@ def _by_column(
         for owner, sums in totals.items()
     }
     order = sorted(groups, key=lambda owner: (-totals[owner].amount_pico, groups[owner].name, str(groups[owner].id)))
-    first = set(order[:timed])
-    only = None if len(first) == len(order) else [value for value in found if owners[value] in first]
-    histograms: defaultdict[Any, Counter[int]] = defaultdict(Counter)
-    for value, histogram in latency.by_column(period, tenant_id, project_id, column, only).items():
-        if value in owners:
-            histograms[owners[value]].update(histogram)
+    places = {owner: place for place, owner in enumerate(order[:timed])}
+    timed_values = {value: places[owners[value]] for value in found if owners[value] in places}
+    histograms = latency.by_group(period, tenant_id, project_id, column, timed_values)
     return tuple(
-        replace(groups[owner], latency=percentiles(histograms[owner])) if owner in first else groups[owner]
-        for owner in order
+        replace(groups[owner], latency=percentiles(histograms.get(place, {}))) if owner in places else groups[owner]
+        for place, owner in enumerate(order)
     )
 
 

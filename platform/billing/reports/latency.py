@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import F, Func
+from django.db.models import Func, Value
 
 from billing.ledger.latency_buckets import Latency, latency
 from billing.reports.usage import Column, Period, Rollups, place_among, rollups_in
@@ -21,19 +21,28 @@ _MERGED = """
     FROM ({0}) AS part(value, numbers, counts), unnest(part.numbers, part.counts) AS bucket(number, requests)
     GROUP BY 1, 2
 """
+_GROUPED = """
+    SELECT grouped.place, bucket.number, sum(bucket.requests)::bigint
+    FROM ({0}) AS part(value, numbers, counts)
+    JOIN unnest(%s::{1}[], %s::integer[]) AS grouped(value, place) USING (value),
+        unnest(part.numbers, part.counts) AS bucket(number, requests)
+    GROUP BY 1, 2
+"""
 
 
-def by_column(
-    period: Period,
-    tenant_id: TenantId | None,
-    project_id: UUID | None,
-    column: Column,
-    only: Sequence[Any] | None = None,
-) -> dict[Any, Counter[int]]:
-    """Return the histogram of each value of a column of roll-ups, or of these values only."""
-    parts = rollups_in(period, tenant_id, project_id, by=column)
-    chosen = parts if only is None else [rows.filter(**{f"{column}__in": only}) for rows in parts]
-    return _read(chosen if only is None or only else (), F(column))
+def by_group(
+    period: Period, tenant_id: TenantId | None, project_id: UUID | None, column: Column, groups: Mapping[Any, int]
+) -> dict[int, Counter[int]]:
+    """Return the histogram of each group of values of a column of roll-ups; ``groups`` says in which a value is.
+
+    Values that are in none are left out. PostgreSQL adds up: a group may have thousands of keys.
+    """
+    found: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    given = [list(groups), list(groups.values())]
+    for rows in rollups_in(period, tenant_id, project_id, by=column) if groups else ():
+        inner, parameters = rows.values_list(column, *_HISTOGRAMS).query.sql_with_params()
+        _add(found, _GROUPED.format(inner, "text" if column == "model_name" else "uuid"), [*parameters, *given])
+    return dict(found)
 
 
 def by_moment(
@@ -46,18 +55,19 @@ def by_moment(
 
 def total(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> Latency:
     """Return the percentiles of a period."""
-    merged: Counter[int] = Counter()
-    for histogram in by_column(period, tenant_id, project_id, "model_name").values():
-        merged += histogram
-    return latency(merged)
+    return latency(sum(_read(rollups_in(period, tenant_id, project_id), Value(0)).values(), Counter()))
 
 
-def _read(parts: Iterable[Rollups], value: F | Func) -> dict[Any, Counter[int]]:
-    found: defaultdict[Any, Counter[int]] = defaultdict(Counter)
+def _read(parts: Iterable[Rollups], value: Value | Func) -> dict[int, Counter[int]]:
+    found: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for rows in parts:
         inner, parameters = rows.annotate(value=value).values_list("value", *_HISTOGRAMS).query.sql_with_params()
-        with connection.cursor() as cursor:
-            cursor.execute(_MERGED.format(inner), parameters)
-            for name, number, requests in cursor.fetchall():
-                found[name][number] += requests
+        _add(found, _MERGED.format(inner), parameters)
     return dict(found)
+
+
+def _add(found: defaultdict[int, Counter[int]], statement: str, parameters: Sequence[Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        for name, number, requests in cursor.fetchall():
+            found[name][number] += requests

@@ -97,7 +97,7 @@ def overview_figures(period: Period, base_url: str) -> dict[str, Any]:
     total: Sums = context["total"]
     return context | {
         "by_tenant": _by_tenant(period, total),
-        "fleet": inventory.read(with_history=False),
+        "fleet": inventory.summary(),
         "steps": None if total.requests else first_steps_report.read(),
         "api_base": base_url,
         "example_model": example_model(),

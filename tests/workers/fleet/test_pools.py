@@ -12,7 +12,7 @@ from tests.workers.conftest import Fleet, add_node
 from workers.errors import BadCount, BadValue, Conflict, NotFound, Refused
 from workers.fleet import operations, pools
 from workers.fleet.status import inventory
-from workers.models import Placeholder, Pool, Replica
+from workers.models import Node, Placeholder, Pool, Replica, Slot
 from workers.scheduler import reconciler
 
 pytestmark = pytest.mark.django_db
@@ -115,3 +115,25 @@ def test_the_sizer_reads_the_gpus_of_a_pool(fleet: Fleet) -> None:
     operations.pool_set(ADA, "local", "gpu_type=H100")
     found = pools.gpus_of("local")
     assert (found.gpu, found.per_node) == ("H100", fleet.node.slots.count())
+
+
+def test_the_summary_of_the_overview_says_what_the_fleet_says(fleet: Fleet) -> None:
+    fast = Pool.objects.create(name="fast", kind="simulated", placeholders_per_node=3)
+    add_node(fast, "n2")
+    add_node(fast, "gone")
+    Node.objects.filter(name="gone").update(lease_expires_at=None)
+    fleet.deploy(3, pools=(fleet.pool, fast))
+    operations.warm(ADA, "local", 1, "h2")
+    reconciler.tick()
+    first = Replica.objects.order_by("id").first()
+    assert first is not None
+    Replica.objects.exclude(id=first.id).update(state=Replica.State.READY)
+    Placeholder.objects.update(state=Placeholder.State.WARM)
+    Slot.objects.filter(node__name="gone", index=0).update(health=Slot.Health.QUARANTINED)
+    whole, found = inventory.read(), inventory.summary()
+    assert [(each.name, each.ready, each.desired, each.is_short) for each in found.deployments] == [
+        (each.name, each.ready, each.desired, each.is_short) for each in whole.deployments
+    ]
+    assert [each.ready for each in found.deployments] == [2]
+    for name in ("placeholders_warm", "placeholders_wanted", "faulty_slots"):
+        assert getattr(found, name) == getattr(whole, name) > 0, name
