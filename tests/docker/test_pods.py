@@ -175,7 +175,12 @@ def test_a_gateway_that_is_stopped_finishes_its_stream_and_its_usage_is_stored(c
     )
     asks.start()
     metrics = f"http://{gateway.address}:8082/metrics"
-    until(lambda: "hearth_gateway_in_flight_requests 1.0" in cluster.network.fetch(metrics)[2], "the stream")
+
+    def runs() -> bool:
+        assert answers == []
+        return "hearth_gateway_in_flight_requests 1.0" in cluster.network.fetch(metrics)[2]
+
+    until(runs, "the stream")
     ended = gateway.stop()
     asks.join()
     ((status, headers, text),) = answers

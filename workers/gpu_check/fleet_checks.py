@@ -69,7 +69,7 @@ def rollout(bench: Bench) -> Passed:
         there, seconds = _rolled(
             instance, lambda: instance.call(f"/models/{MODEL}", {"context_tokens": tokens}, method="PATCH")
         )
-        after = instance.ready_replicas(MODEL)[0]
+        after = instance.wait(lambda: _replaced(instance, before["id"]), "the new replica's engine said its context")
         _wait_for_answers(instance, load)
         back, undo_seconds = _rolled(
             instance, lambda: instance.call(f"/fleet/deployments/{MODEL}/rollout/undo", method="POST")
@@ -86,8 +86,9 @@ def rollout(bench: Bench) -> Passed:
     if load.failures or load.unfinished:
         why = load.failures[0] if load.failures else "they were not answered in the end"
         raise Failed(f"{figures['failed_requests']} of {load.answered} requests failed: {why}", figures)
-    if after["id"] == before["id"] or after["context_tokens"] != tokens:
-        raise Failed("the replica that serves after the change is not of it", figures)
+    if after["context_tokens"] != tokens:
+        said = f"its engine takes {after['context_tokens']} tokens, not {tokens}"
+        raise Failed(f"the replica that serves after the change is not of it: {said}", figures)
     if back["revision"] != there["earlier_revision"]:
         raise Failed(f"the undo led to {back['revision']}, not to {there['earlier_revision']}", figures)
     how = "" if instance.slots > 1 else "; with one slot they wait for the replacement"
@@ -199,6 +200,12 @@ def _rolled(instance: ThrowawayInstance, begin: Callable[[], object]) -> tuple[A
     if row["state"] != "done":
         raise Failed(f"the rollout is {row['state']}: {row['reason']}")
     return row, time.monotonic() - began
+
+
+def _replaced(instance: ThrowawayInstance, before: str) -> Any:
+    """Return the ready replica that is not this one, once the agent has read its engine's context; None until then."""
+    ready = instance.ready_replicas(MODEL)
+    return next((each for each in ready if each["id"] != before and each["context_tokens"] is not None), None)
 
 
 def _stopped(bench: Bench, instance: ThrowawayInstance, engine: ProcessIdentity, devices: Sequence[Device]) -> float:
