@@ -13,6 +13,7 @@ from django.core.paginator import Paginator
 from django.db import connection
 from django.db.models import BinaryField, Field, JSONField, Model, QuerySet, TextField
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
 
 from portal.access.principal import principal_of_user
 from tenants.models import User
@@ -115,8 +116,8 @@ class ReadOnlyTable(admin.ModelAdmin):  # type: ignore[type-arg]  # the class ta
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Say in the title whether the number of rows is an estimate."""
         plural = str(self.opts.verbose_name_plural)
-        title = f"{plural[:1].upper()}{plural[1:]}, newest first"
-        note = f"Counts above {EXACT_UP_TO:,} are PostgreSQL's estimates."
+        title = gettext("%(rows)s, newest first") % {"rows": f"{plural[:1].upper()}{plural[1:]}"}
+        note = gettext("Counts above %(exact)s are PostgreSQL's estimates.") % {"exact": f"{EXACT_UP_TO:,}"}
         return super().changelist_view(request, {"title": title, "subtitle": note, **(extra_context or {})})
 
     def has_module_permission(self, request: HttpRequest) -> bool:

@@ -11,6 +11,7 @@ from django.contrib.auth import logout
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext_lazy
 
 from portal.access.identity import mfa
 from tenants.models import User
@@ -19,9 +20,9 @@ from tenants.models import User
 class OperatorSite(AdminSite):
     """Django's admin with the portal's sign-in, which limits wrong passwords."""
 
-    site_header = "Hearth: tables"
+    site_header = gettext_lazy("Hearth: tables")
     site_title = "Hearth"
-    index_title = "Every table, read-only"
+    index_title = gettext_lazy("Every table, read-only")
     site_url = "/portal/"
     enable_nav_sidebar = False
 
