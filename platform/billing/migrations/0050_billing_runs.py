@@ -48,6 +48,7 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
                 ("subject_id", models.UUIDField()),
                 ("outcome", models.CharField(default="waiting", max_length=16)),
+                ("tries", models.SmallIntegerField(default=0)),
                 ("text", models.CharField(blank=True, default="", max_length=500)),
                 ("done_at", models.DateTimeField(null=True)),
                 (

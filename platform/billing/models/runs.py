@@ -75,6 +75,8 @@ class BillingRunPart(models.Model):
     subject_id = models.UUIDField()
     #: One of Outcome.
     outcome = models.CharField(max_length=16, default=Outcome.WAITING)
+    #: How often it was begun. More than once: the worker died, or was stopped before it was through.
+    tries = models.SmallIntegerField(default=0)
     #: What was made, or why it was not.
     text = models.CharField(max_length=LONGEST_TEXT, blank=True, default="")
     done_at = models.DateTimeField(null=True)

@@ -1,7 +1,7 @@
 """Go on with runs: one tenant, or line of a bank statement, after the other, each in one transaction with its outcome.
 
-A worker that dies leaves its part waiting, as the transaction is rolled back, and the next tick takes it. Workers
-that run it at once share the parts.
+A worker that dies leaves its part waiting, as the transaction is rolled back, and the next tick takes it, after all
+others that wait. Workers that run it at once share the parts.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 #: A worker that stops waits for its task; it is killed after `hearth.instance.roles.TASKS_GRACE_SECONDS`.
 SLICE_SECONDS = 5.0
+#: So often it is begun. What kills its worker each time, by its memory for instance, would otherwise never end.
+MOST_TRIES = 5
+LOST = "Each worker that did it died or was stopped before it was through. The log of the role background may say why."
 FAILED = "It failed with an error that the log of the role background has. Try again."
 
 
@@ -63,16 +66,22 @@ def go_on(seconds: float = SLICE_SECONDS) -> bool:
     return False
 
 
-@transaction.atomic
 def _one(run: BillingRun, work: Work) -> bool:
     """Do what a run does for the next part that waits; False if none does, or others have them."""
-    waiting = BillingRunPart.objects.filter(run=run, outcome=Outcome.WAITING).order_by("id")
-    part = waiting.select_for_update(skip_locked=True).first()
-    if part is None:
-        return False
-    done = _done(run, part, work)
-    part.outcome, part.text, part.done_at = done.outcome, done.text[:LONGEST_TEXT], timezone.now()
-    part.save(update_fields=["outcome", "text", "done_at"])
+    waiting = BillingRunPart.objects.filter(run=run, outcome=Outcome.WAITING)
+    with transaction.atomic():  # counted whatever becomes of this process
+        taken = waiting.order_by("tries", "id").select_for_update(skip_locked=True).first()
+        if taken is None:
+            return False
+        taken.tries += 1
+        taken.save(update_fields=["tries"])
+    with transaction.atomic():
+        part = waiting.filter(id=taken.id).select_for_update(skip_locked=True).first()
+        if part is None:
+            return True  # stopped, or another worker has it
+        done = _done(run, part, work) if part.tries <= MOST_TRIES else Done(outcome=Outcome.FAILED, text=LOST)
+        part.outcome, part.text, part.done_at = done.outcome, done.text[:LONGEST_TEXT], timezone.now()
+        part.save(update_fields=["outcome", "text", "done_at"])
     return True
 
 

@@ -76,6 +76,27 @@ def test_a_worker_that_dies_leaves_its_tenant_to_the_next_one(acme: Tenant, monk
     assert Invoice.objects.count() == 1
 
 
+def test_what_kills_each_of_its_workers_stops_no_other_and_is_given_up(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = closing.find
+
+    def die(of: object) -> object:
+        if getattr(of, "tenant", None) == acme:
+            raise SystemExit
+        return real(of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(closing, "find", die)
+    run, _ = registry.begin(ADA, Kind.CLOSE_MONTHS, MARCH)
+    for _ in range(advancing.MOST_TRIES):
+        with pytest.raises(SystemExit):
+            advancing.go_on()
+    assert counts(run) == {"waiting": 1, "done": 1}
+    assert not advancing.go_on()
+    assert [(each.subject, each.reason) for each in progress(run).problems] == [("acme", advancing.LOST)]
+    assert progress(run).state == "finished"
+
+
 def test_an_error_of_one_tenant_stops_no_other(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     real = closing.find
 
