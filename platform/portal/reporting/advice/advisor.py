@@ -16,7 +16,6 @@ from uuid import UUID
 
 from django.db.models import F, Sum
 from django.utils import timezone
-from django.utils.translation import gettext
 
 from billing.models import UsageRollup
 from billing.pricing import prices
@@ -226,7 +225,7 @@ def _prefix(
     shared, behind = (int(median(getattr(each, name) for each in found)) for name in ("shared_tokens", "behind_tokens"))
     return _Concerned(
         kind="prefix",
-        reason=gettext("message %(message)s") % {"message": message},
+        reason=" ".join(("message", str(message))),  # for programs: not translated
         words=lambda: wording.of_break(message, role, shared, behind),
         requests=len(found),
         tokens=sum(each.gain_tokens for each in found),
