@@ -19,6 +19,8 @@ MOST_WORDS = 8
 #: Shorter texts are in too many sections.
 SHORTEST = 3
 
+#: "misses" is of "miss" and "caches" of "cache"; "status" and "address" are of one thing.
+_PLURAL = re.compile(r"([a-z]{2,}(?:ss|x))es|([a-z]{2,}[^\Wsiu\d_])s")
 _HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
 
 
@@ -42,9 +44,15 @@ def find(text: str) -> list[Section]:
     if len(text.strip()) < SHORTEST:
         return []
     # an error code is one word; its parts are words too
-    words = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()[:MOST_WORDS]]
+    words = [re.compile(rf"(?<![a-z0-9]){re.escape(_stem(word))}") for word in text.lower().split()[:MOST_WORDS]]
     found = [each for each in _sections() if each.has(words, in_heading=False)]
     return sorted(found, key=lambda each: not each.has(words, in_heading=True))[:MOST]
+
+
+def _stem(word: str) -> str:
+    """Return a word without the ending of its plural, as words are looked for by their beginning."""
+    plural = _PLURAL.fullmatch(word)
+    return plural[1] or plural[2] if plural else word
 
 
 @cache

@@ -173,10 +173,12 @@ def show(
 def frame(request: HttpRequest, principal: Principal, *, active: str, tenant: Tenant | None = None) -> dict[str, Any]:
     """Return what the template of the frame shows."""
     tabs = _in_period(request, active, tenant_links(principal, tenant)) if tenant and principal.is_operator else ()
+    own = tenant or _own_tenant(principal)
     return {
         "principal": principal,
-        "rail": _in_period(request, active, rail_links(principal, tenant or _own_tenant(principal))),
-        "others": other_tenants(principal, tenant),
+        "rail": _in_period(request, active, rail_links(principal, own)),
+        "rail_tenant": None if principal.is_operator else own,
+        "others": other_tenants(principal, own),
         "tabs": tabs,
         "tenant": tenant,
         "active": active,

@@ -121,6 +121,7 @@ def test_the_box_leads_from_an_id_to_its_request(used: World, signed_in: SignIn,
         ("u-1", "end_user=u-1"),
         ("app=search", "tag=app%3Dsearch"),
         ("rate_limit_exceeded", "code=rate_limit_exceeded"),
+        ("429", "status=429"),
         ("tiny", "model=tiny-chat"),
     ],
 )
@@ -150,6 +151,11 @@ def test_a_stranger_finds_nothing_of_it(used: World, signed_in: SignIn, as_globe
     assert as_globex.get(f"/api/v1/usage?project={used.acme.project.id}&tenant=acme").status_code == 404
 
 
+def test_the_rail_of_the_box_is_that_of_the_tenant(used: World, signed_in: SignIn) -> None:
+    page = html.fromstring(signed_in(used.acme.owner).get("/portal/search/", {"q": "xyzzy"}).content.decode())
+    assert page.xpath("//nav/div[@class='heading']/text()") == [used.acme.tenant.name]
+
+
 @pytest.mark.parametrize("text", ["", "%00", "%F0%9D%84%9E" * 300, "'; --", "ffffffff", "=", "hk_", "%"])
 def test_any_text_is_answered(used: World, signed_in: SignIn, text: str) -> None:
     for person in (used.acme.owner, used.operator):
@@ -168,6 +174,8 @@ def test_the_documentation_is_found_by_words_of_its_sections(used: World, signed
     assert ("budget_exceeded", "/docs/errors/budget_exceeded") in found("budget")
     assert ("Erase it", "/docs/content-log/#erase-it") in found("content erase")
     assert "Prediction cache: whole answers" in dict(found("no-cache"))
+    assert found("cache miss") == found("Misses caches")
+    assert "/docs/caching/#prediction-cache-whole-answers" in dict(found("cache miss")).values()
     assert found("42") == found("xyzzy") == []
     for _, address in found("prefix cache"):
         assert Client().get(address).status_code == 200

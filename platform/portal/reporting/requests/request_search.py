@@ -7,6 +7,7 @@ tenant, and returns a few matches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +38,8 @@ BACK = timedelta(days=30)
 BACK_FOR_CODES = timedelta(days=1)
 #: The period of the lists that matches lead to.
 LISTED = "7d"
+#: An HTTP status that a request can end with.
+_STATUS = re.compile(r"[1-5][0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def _requests(text: str, tenant_id: TenantId | None, slugs: dict[UUID, str]) -> 
 
 
 def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
-    """Yield keys, projects, end users, and a tag if the text is one."""
+    """Yield keys, projects, end users, and a tag, an HTTP status or a code of errors if the text is one."""
     public = text.removeprefix("hk_").partition("_")[0]
     keys = ApiKey.objects.filter(Q(name__icontains=text) | Q(public_id__startswith=public)).select_related("tenant")
     for key in _own(keys, tenant_id):
@@ -113,6 +116,8 @@ def _named(text: str, tenant_id: TenantId | None, slug: str) -> Iterator[Match]:
     name, separator, _ = text.partition("=")
     if name and separator:
         yield Match(kind=gettext_noop("Tag"), name=text, detail=slug, link=_list(slug, tag=text))
+    if _STATUS.fullmatch(text):  # not looked up, because no index has it
+        yield Match(kind=gettext_noop("HTTP status"), name=text, detail=slug, link=_list(slug, status=text))
     if _is_error_code(tenant_id, text):
         yield Match(kind=gettext_noop("Error code"), name=text, detail=slug, link=_list(slug, code=text))
 
