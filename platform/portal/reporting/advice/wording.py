@@ -165,3 +165,18 @@ def of_one_repeat(reason: str, parameters: tuple[str, ...], ttl: str) -> tuple[s
         values["switch"] = gettext(switch_label(bypass.switch_of(detail)))
     title, text = _ONE_REPEAT[kind]
     return gettext(title) % values, gettext(text) % values
+
+
+def of_first_prompt(requests: int, period: str) -> tuple[str, str]:
+    """Return (title, text), in the reader's language, for a request whose prompt no earlier one had.
+
+    ``requests`` of the last ``period`` are known, such as ``7 d``.
+    """
+    return (
+        gettext("Its prompt was new"),
+        gettext(
+            "No earlier request had exactly this prompt, as far as is known: of the tenant's newest %(requests)s "
+            "requests of the last %(period)s. The prediction cache answers only requests that are identical."
+        )
+        % {"requests": count(requests), "period": period},
+    )

@@ -158,7 +158,7 @@ def test_a_requests_page_names_the_earlier_one_and_what_differs(world: World, no
     first, other, again, bypassed, bypassed_too = (
         owner.get(f"/portal/tenants/acme/requests/{row.id}/").content.decode() for row in rows
     )
-    assert 'data-testid="repeated"' not in first
+    assert "Its prompt was new" in first and 'data-testid="earlier"' not in first
     assert "differs from the earlier one only in temperature" in other and f"requests/{rows[0].id}/" in other
     assert "The stored answer was gone" in again and f"requests/{rows[1].id}/" in again
     assert "leave out the request&#x27;s header cache-control" in bypassed
