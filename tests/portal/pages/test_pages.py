@@ -227,7 +227,7 @@ def test_a_request_s_page_tells_what_routing_expected(world: World, signed_in: S
     assert "400 of 1,000 prompt tokens were cached; routing had expected 380<" in pages[0]
     assert (
         "cached; routing had expected 0; another replica had about 1,900; "
-        "the prompt differs from the nearest warm prefix in message 3<"
+        "the prompt differs from the nearest beginning in the prefix cache in message 3<"
     ) in pages[1]
 
 

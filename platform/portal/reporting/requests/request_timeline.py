@@ -212,9 +212,14 @@ def _expected(found: UsageRow) -> str:
     if nearest > found.predicted_cached_tokens:
         text += gettext("; another replica had about %(nearest)s") % {"nearest": count(nearest)}
     if found.diverged_message is not None:
-        text += gettext("; the prompt differs from the nearest warm prefix in message %(message)s") % {
-            "message": found.diverged_message
-        }
+        text += gettext(
+            "; the prompt differs from the nearest beginning in the prefix cache in message %(message)s"
+        ) % {"message": found.diverged_message}
+    if found.predicted_cached_tokens > found.cached_prompt_tokens:
+        text += gettext(
+            ". That was an estimate from the text of earlier prompts: the engine keeps whole blocks only, may have "
+            "dropped some since, or does not report what it had"
+        )
     return text
 
 
