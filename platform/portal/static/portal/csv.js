@@ -3,11 +3,15 @@
 "use strict";
 
 (function () {
+  const files = "a[href*='.csv'], a[href*='format=csv']";
+  const first = document.querySelector("main .scroll > table"); // a file in the page's heading is of this one
+
   function offer(table) {
     const scroller = table.closest(".scroll");
     const block = scroller.closest("section, .panel") ?? document.querySelector("main");
     const name = table.dataset.testid;
-    if (!name || !table.tBodies[0]?.rows.length || block.querySelector("a[href*='.csv']")) return;
+    if (!name || !table.tBodies[0]?.rows.length || block.querySelector(files)) return;
+    if (table === first && document.querySelector(`.top .side :is(${files})`)) return;
     const query = new URLSearchParams(location.search);
     for (const each of ["after", "new"]) query.delete(each); // all rows; and nothing that is shown once
     query.set("csv", name);
