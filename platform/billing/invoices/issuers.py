@@ -46,6 +46,7 @@ _LONGEST: Mapping[str, int] = {
     "tax_note": 500,
 }
 REQUIRED = ("legal_name", "city", "country")
+_SHORTEST_IBAN, _LONGEST_IBAN = 15, 34
 _NEVER_EMPTY = ("timezone", "invoice_prefix", "credit_note_prefix")
 
 
@@ -122,13 +123,23 @@ def _require_own_prefixes(issuer: Issuer) -> None:
             raise BadIssuer(field, f"{prefix!r} is that of {name}{as_theirs}; use another")
 
 
+def next_invoice(issuer: Issuer) -> str:
+    """Return the number of the issuer's next invoice, such as INV-000001."""
+    return f"{issuer.invoice_prefix}{issuer.next_invoice:06}"
+
+
+def next_credit_note(issuer: Issuer) -> str:
+    """Return the number of its next credit note."""
+    return f"{issuer.credit_note_prefix}{issuer.next_credit_note:06}"
+
+
 def take_invoice_number(issuer_id: UUID) -> tuple[Issuer, Number]:
     """Lock the issuer until the current transaction ends and take its next invoice number.
 
     A transaction that is rolled back takes none, so no number is missing.
     """
     issuer = Issuer.objects.select_for_update().get(id=issuer_id)
-    number = Number(sequence=issuer.next_invoice, text=f"{issuer.invoice_prefix}{issuer.next_invoice:06}")
+    number = Number(sequence=issuer.next_invoice, text=next_invoice(issuer))
     issuer.next_invoice += 1
     issuer.save(update_fields=["next_invoice"])
     return issuer, number
@@ -137,7 +148,7 @@ def take_invoice_number(issuer_id: UUID) -> tuple[Issuer, Number]:
 def take_credit_note_number(issuer_id: UUID) -> tuple[Issuer, Number]:
     """Do the same for a credit note."""
     issuer = Issuer.objects.select_for_update().get(id=issuer_id)
-    number = Number(sequence=issuer.next_credit_note, text=f"{issuer.credit_note_prefix}{issuer.next_credit_note:06}")
+    number = Number(sequence=issuer.next_credit_note, text=next_credit_note(issuer))
     issuer.next_credit_note += 1
     issuer.save(update_fields=["next_credit_note"])
     return issuer, number
@@ -198,10 +209,19 @@ def _matching(field: str, pattern: str, allowed: str) -> Any:
 
 
 def _iban(text: str) -> str:
-    compact: str = _matching("iban", r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", "an IBAN")(text)
+    # ISO 13616
+    compact = text.replace(" ", "").upper()
+    if not re.fullmatch("[A-Z]{2}[0-9]{2}[A-Z0-9]*", compact):
+        raise BadIssuer(
+            "iban", f"{text!r} is no IBAN: it has two letters of a country, two digits, then letters and digits"
+        )
+    if not _SHORTEST_IBAN <= len(compact) <= _LONGEST_IBAN:
+        length = f"it has {len(compact)} letters and digits, an IBAN has {_SHORTEST_IBAN} to {_LONGEST_IBAN}"
+        raise BadIssuer("iban", f"{text!r} is no IBAN: {length}")
     digits = "".join(str(int(each, 36)) for each in compact[4:] + compact[:4])
-    if int(digits) % 97 != 1:  # ISO 13616
-        raise BadIssuer("iban", f"the check digits of {text!r} are wrong")
+    if int(digits) % 97 != 1:
+        wrong = f"its check digits {compact[2:4]} do not fit the rest, so something is mistyped"
+        raise BadIssuer("iban", f"{text!r} is no IBAN: {wrong}")
     return compact
 
 

@@ -96,7 +96,9 @@ def list_issuers(as_json: bool) -> None:
 
 
 def _next(issuer: Any) -> str:
-    return f"{issuer.invoice_prefix}{issuer.next_invoice:06}"
+    from billing.invoices import issuers
+
+    return issuers.next_invoice(issuer)
 
 
 @contextmanager

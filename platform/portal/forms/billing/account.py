@@ -15,6 +15,7 @@ from billing.accounts.account import DETAILS, POSTPAID, PREPAID, Account
 from billing.models import BillingAccount
 from billing.models.accounts import LONGEST, LONGEST_TERMS_DAYS
 from portal.forms.base import Names, PageForm, choice, whole_number
+from portal.forms.billing.countries import country
 
 _PERCENT = re.compile(r"[0-9]{1,3}([.,][0-9]{1,2})?")
 
@@ -34,7 +35,7 @@ class AccountForm(PageForm):
     )
     postcode = _text("postcode", _("Postcode"))
     city = _text("city", _("City"))
-    country = _text("country", _("Country"), _("Two letters, such as DE."))
+    country = country()
     tax_id = _text("tax_id", _("Tax id"), _("Such as a VAT number."))
     tax_rate = forms.CharField(
         label=_("Tax rate, in percent"), required=False, widget=forms.TextInput({"inputmode": "decimal"})

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_noop as _
 from billing.errors import BadIssuer
 from billing.models import Issuer
 from portal.forms.base import PageForm
+from portal.forms.billing.countries import country
 
 _PERCENT = re.compile(r"[0-9]{1,3}([.,][0-9]{1,2})?")
 
@@ -34,7 +35,7 @@ class IssuerForm(PageForm):
     )
     postcode = _text(_("Postcode"), 20)
     city = _text(_("City"), 100, required=True)
-    country = _text(_("Country"), 2, required=True, help_text=_("Two letters, such as DE."))
+    country = country(required=True)
     tax_id = _text(_("Tax id"), 50, help_text=_("Such as a VAT number."))
     registration = _text(_("Registration"), 200, help_text=_("Such as HRB 12345 B."))
     email = _text("E-mail", 254, help_text=_("For questions about invoices."))
@@ -75,4 +76,4 @@ class IssuerForm(PageForm):
     def refuse_value(self, error: BadIssuer) -> None:
         """Add an error next to its field."""
         field = {"tax_rate_bp": "tax_rate"}.get(error.field, error.field)
-        self.add_error(field if field in self.fields else None, f"{error.problem.capitalize()}.")
+        self.add_error(field if field in self.fields else None, f"{error.problem[:1].upper()}{error.problem[1:]}.")

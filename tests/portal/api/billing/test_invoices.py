@@ -299,10 +299,16 @@ def test_the_issuer_is_set_on_its_page(signed_in: SignIn, world: World) -> None:
         "name": "berlin", "legal_name": "Hearth", "city": "Berlin", "country": "XX", "timezone": "UTC",
         "invoice_prefix": "INV-", "credit_note_prefix": "CN-", "tax_rate": "0",
     }  # fmt: skip
-    wrong = browser.post("/portal/issuers/", form)
-    assert (wrong.status_code, "is no country" in wrong.content.decode().lower()) == (400, True)
-    saved = browser.post("/portal/issuers/", form | {"country": "DE"}, follow=True).content.decode()
-    assert "Saved." in saved and "INV-1" in saved
+    for country in ("XX", "Germany", "Ge", ""):
+        wrong = browser.post("/portal/issuers/", form | {"country": country})
+        assert (wrong.status_code, "Choose one of the list." in wrong.content.decode()) == (400, True)
+    assert '<option value="DE">Germany</option>' in wrong.content.decode()
+    form["country"] = "DE"
+    short = browser.post("/portal/issuers/", form | {"iban": "de00123"})
+    assert "&#x27;de00123&#x27; is no IBAN: it has 7 letters and digits" in short.content.decode()
+    assert 'value="de00123"' in short.content.decode()
+    saved = browser.post("/portal/issuers/", form, follow=True).content.decode()
+    assert "Saved." in saved and "INV-000001" in saved and "CN-000001" in saved
 
 
 def test_a_return_names_its_invoice_and_has_its_tax(

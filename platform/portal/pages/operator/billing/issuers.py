@@ -51,6 +51,7 @@ def _show(
 ) -> HttpResponse:
     connection = StripeConnection.objects.filter(issuer=chosen).first() if chosen else None
     stripe = connections.mode(connection) if connection else ""
-    context = {"issuers": every, "form": form, "chosen": chosen, "stripe": stripe}
+    rows = [(each, issuers.next_invoice(each), issuers.next_credit_note(each)) for each in every]
+    context = {"issuers": every, "rows": rows, "form": form, "chosen": chosen, "stripe": stripe}
     status = 400 if form.errors else 200
     return show(request, principal, "portal/issuers.html", context, active="invoices", status=status)
