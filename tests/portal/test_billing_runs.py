@@ -62,6 +62,7 @@ def test_invoices_that_are_refused_are_named_and_one_is_made_at_once(browser: Cl
     advancing.go_on()
     page = browser.get(f"{INVOICES}?month=2026-03").content.decode()
     assert 'data-testid="run-problems"' in page and "2 refused." in page and page.count("has no country") == 2
+    assert page.count('<a class="warn" href="/portal/tenants/acme/billing/#account" data-testid="no-country"') == 1
     assert "has no country" in post(browser, INVOICES, tenant="acme") and BillingRun.objects.count() == 2
     assert not Invoice.objects.exists()
 

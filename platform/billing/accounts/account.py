@@ -6,7 +6,7 @@ is a person: they have a table of their own, which erasing the tenant empties, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
@@ -74,6 +74,14 @@ MODES = (POSTPAID, PREPAID)
 DETAILS = tuple(field.name for field in fields(Details))
 #: What may be personal data, or name a person.
 PERSONAL = ("legal_name", "address_lines", "city", "postcode", "tax_id", "tax_note", "billing_emails")
+
+
+def without_country(tenants: Collection[UUID]) -> set[UUID]:
+    """Return those of the tenants that Hearth makes invoices for and that have no country, so it cannot make any."""
+    known = BillingAccount.objects.filter(tenant_id__in=tenants).exclude(
+        country="", issuer=BillingAccount.Issuer.HEARTH
+    )
+    return set(tenants).difference(known.values_list("tenant_id", flat=True))
 
 
 def of(tenant: Tenant) -> Account:

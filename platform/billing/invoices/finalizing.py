@@ -97,7 +97,8 @@ def _require_customer(month: Month) -> None:
             "Nobody can be addressed. Invoice the last month before you erase a tenant.",
         )
     if not details.country:
-        remedy = f"Set its address: hearth account set {month.tenant.slug} --country DE …"
+        command = f"hearth account set {month.tenant.slug} --country DE …"
+        remedy = f"Set its address under Account on its page Billing, or with: {command}"
         raise refused(month, "its account has no country", remedy)
 
 

@@ -48,6 +48,11 @@ class Entry:
     standing: Standing
     row: invoice_list.Row | None
 
+    @property
+    def is_missing(self) -> bool:
+        """Return whether the month is closed and has no invoice that counts."""
+        return self.standing.state == "closed" and (self.row is None or self.row.state == "void")
+
 
 @require_http_methods(["GET", "POST"])
 @operator_page
@@ -66,6 +71,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     found = registry.with_paid(Invoice.objects.filter(year=month.year, month=month.month).order_by("id"))
     of_tenant = {each.tenant_id: invoice_list.row(each) for each in found}  # the last one of each
     entries = [Entry(standing=each, row=of_tenant.get(each.id)) for each in overview.read(month.year, month.month)]
+    missing = [each.standing.id for each in entries if each.is_missing]
     context: dict[str, Any] = {
         "form": form,
         "progress": runs.of_month(BillingRun.Kind.MAKE_INVOICES, month),
@@ -74,9 +80,8 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
         "open_count": _unpaid().count(),
         "entries": entries,
         "has_issuer": Issuer.objects.filter(is_default=True).exists(),
-        "missing": sum(
-            each.standing.state == "closed" and (each.row is None or each.row.state == "void") for each in entries
-        ),
+        "missing": len(missing),
+        "without_country": account.without_country(missing),
     }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/invoices.html", context, active="invoices", status=status)
