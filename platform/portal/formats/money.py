@@ -59,3 +59,10 @@ def per_million(price_pico: int, currency: str = "USD") -> str:
     whole, _, decimals = f"{Decimal(price_pico) * 10**6 / PICO:,.6f}".partition(".")
     found = decimals.rstrip("0").ljust(amounts.digits(currency), "0")
     return f"{whole}.{found}" if found else whole
+
+
+def price(price_pico: int, unit: str, currency: str = "USD") -> str:
+    """Return a price as it is agreed: for a million tokens, ``$0.20 / M``, or for one request, ``$0.01 each``."""
+    if unit == "token":
+        return f"{sign_of(currency)}{per_million(price_pico, currency)} / M"
+    return f"{shown(price_pico, currency)} each"

@@ -21,7 +21,7 @@ from django.views.decorators.http import require_GET
 
 from billing.errors import BadCredit, CreditRefused, InvoiceRefused
 from billing.invoices import crediting, registry, states, steps
-from billing.models import CreditRequest, Invoice, InvoicePayment
+from billing.models import CreditRequest, Invoice, InvoiceLine, InvoicePayment
 from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.formats import money
@@ -123,7 +123,7 @@ def _figures(tenant: Tenant, found: Invoice) -> dict[str, Any]:
     parts = ((_("Applied"), found.applied_cents), (_("Credited"), registry.credited_cents(found)))
     return {
         "lines": [
-            (each, invoice_list.cents(each.amount_cents, found.currency), link)
+            (each, _price(each, found.currency), invoice_list.cents(each.amount_cents, found.currency), link)
             for each, link in zip(found.lines.order_by("position"), links, strict=False)
         ],
         "credit_notes": [(each, invoice_list.cents(each.total_cents, found.currency)) for each in notes],
@@ -135,6 +135,10 @@ def _figures(tenant: Tenant, found: Invoice) -> dict[str, Any]:
         "tax": invoice_list.cents(found.tax_cents, found.currency),
         "exact": money.in_full(int(found.exact_pico), found.currency),
     }
+
+
+def _price(line: InvoiceLine, currency: str) -> str:
+    return "" if line.unit_price_pico is None else money.price(line.unit_price_pico, line.unit, currency)
 
 
 def _changes(found: Invoice, action: str, refused: InvoiceForm | None) -> dict[str, Any]:

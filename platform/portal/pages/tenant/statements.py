@@ -11,15 +11,16 @@ from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_GET
 
 from billing.errors import MixedCurrencies
+from billing.invoices import finalizing
 from billing.plans.calculation import OF_RESERVATIONS, TermsLine
 from billing.reports import statements
-from billing.reports.statements import Line, Statement
+from billing.reports.statements import Line, Month, Statement
 from portal.access import confinement
 from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
 from portal.pages.base import page, show
 from portal.reporting import periods
-from portal.reporting.billing import month_usage
+from portal.reporting.billing import invoice_list, month_usage
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
@@ -54,13 +55,16 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         return show(request, principal, "portal/error.html", context, active="statement", tenant=tenant, status=409)
     with as_tenant(TenantId(tenant.id)):
         tables = month_usage.of_statement(tenant, statement)
+        invoice = finalizing.find(Month(tenant=tenant, year=month.year, month=month.month))
+        billed = invoice_list.row(invoice) if invoice and principal.handles_bills_of(tenant.id) else None
     context = {
+        "billed": billed,
         "statement": display(statement, tenant),
         "usage": tables,
         "differs": any(each.amount_pico != statement.usage_pico for each in tables),
         "month": month,
         "months": periods.past_months(now.date(), MONTHS),
-        "running": month == now.date().replace(day=1),
+        "running": statement.closed_at is None and month == now.date().replace(day=1),
     }
     return show(request, principal, "portal/statement.html", context, active="statement", tenant=tenant)
 
@@ -153,19 +157,12 @@ def _line(line: Line, found: Statement, tenant: Tenant) -> LineDisplay:
     currency = found.currency
     own = month_usage.Requests(slug=tenant.slug, start=found.start, end=found.end)
     requests = month_usage.of_name(tenant, line.adjusts_month) if line.adjusts_month else own
-    sign = money.sign_of(currency)
-    per_token = line.unit == "token"
-    price = (
-        f"{sign}{money.per_million(line.unit_price_pico, currency)} / M"
-        if per_token
-        else f"{money.shown(line.unit_price_pico, currency)} each"
-    )
     return LineDisplay(
         model=line.model_name,
         what=LINE_LABELS[line.token_class] + ("" if line.priority == "standard" else f", {line.priority} priority"),
         quantity=line.quantity,
-        unit="tokens" if per_token else "requests" if line.token_class == "request" else "answers",
-        price=price,
+        unit="tokens" if line.unit == "token" else "requests" if line.token_class == "request" else "answers",
+        price=money.price(line.unit_price_pico, line.unit, currency),
         amount=money.shown(line.amount_pico, currency),
         exact=money.in_full(line.amount_pico, currency),
         link=requests.link(model=line.model_name),

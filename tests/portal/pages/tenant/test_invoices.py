@@ -40,6 +40,9 @@ def test_an_invoice_shows_its_usage_with_links_to_the_requests(
     browser = signed_in(world.acme.owner)
     page = browser.get(f"/portal/tenants/acme/invoices/{invoice.id}/").content.decode()
     [usage] = invoice.document["usage"]
+    assert "Unit price" in page and re.search(r'<td class="num">\$[0-9.]+ / M</td>', page)
+    statement = browser.get(f"/portal/tenants/acme/statement/?month={invoice.period}").content.decode()
+    assert "Billed, without tax" in statement and f'data-testid="billed">{invoice.number}</a>' in statement
     assert 'data-testid="usage-project-key-model"' in page and usage["key"] in page
     csv = browser.get(f"/portal/tenants/acme/invoices/{invoice.id}/?csv=usage-project-key-model").content.decode()
     assert usage["key"] in csv
