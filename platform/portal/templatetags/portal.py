@@ -31,6 +31,17 @@ for _format in (
 ):
     register.filter(_format)
 
+#: Kinds of changes and entries of credit, in words; the others are their own words.
+CREDIT_KINDS = {
+    "top_up": _("paid in advance"),
+    "refund": _("refund, paid back"),
+    "return": _("return of an invoice's payment"),
+    "applied": _("paid for a month"),
+    "unapplied": _("month reopened"),
+    "overpaid": _("paid more than was due"),
+    "transfer": _("rest of a bank transfer"),
+}
+
 #: The symbol of each state of a replica or placeholder: a shape and a colour, never a colour alone.
 SHAPES = {
     "ready": "ok",
@@ -121,6 +132,12 @@ def request_state(state: str) -> str:
 def translated(text: object) -> str:
     """Translate a text that Python marks with ``gettext_noop``; anything else stays as it is."""
     return gettext(str(text)) if text else ""
+
+
+@register.filter
+def credit_kind(kind: str) -> str:
+    """Write the kind of a change of credit as its form does."""
+    return gettext(CREDIT_KINDS.get(kind, kind.replace("_", " ")))
 
 
 @register.filter

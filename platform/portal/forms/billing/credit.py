@@ -25,12 +25,13 @@ from tenants.errors import NotFound
 from tenants.models import Tenant
 
 _AMOUNT = re.compile(r"-?[0-9]{1,8}(\.[0-9]{1,12})?")
+Kind = CreditRequest.Kind
 _KINDS = (
-    (CreditRequest.Kind.TOP_UP.value, _("paid in advance")),
-    (CreditRequest.Kind.PROMOTION.value, "promotion"),
-    (CreditRequest.Kind.REFUND.value, _("refund, paid back")),
-    (CreditRequest.Kind.CORRECTION.value, "correction"),
-    (CreditRequest.Kind.RETURN.value, _("return of an invoice's payment")),
+    (Kind.TOP_UP.value, _("paid in advance")),
+    (Kind.PROMOTION.value, "promotion"),
+    (Kind.REFUND.value, _("refund, paid back")),
+    (Kind.CORRECTION.value, "correction"),
+    (Kind.RETURN.value, _("return of an invoice's payment")),
 )
 
 
@@ -51,7 +52,7 @@ class CreditForm(PageForm):
         label=_("Last day, UTC"),
         required=False,
         widget=forms.DateInput({"type": "date"}),
-        help_text=_("Of a promotion."),
+        help_text=_("Of a promotion, which needs it."),
     )
     invoice = forms.CharField(
         label=_("Invoice"),
@@ -69,7 +70,7 @@ class CreditForm(PageForm):
         label=_("Reason"),
         required=False,
         max_length=LONGEST_REASON,
-        help_text=_("The tenant reads it. Do not name people."),
+        help_text=_("A refund, a correction and a return need it. The tenant reads it. Do not name people."),
     )
     key = forms.CharField(max_length=LONGEST_KEY, widget=forms.HiddenInput)
     fields_of_errors = {"amount_pico": "amount", "expires_at": "expires"}
@@ -95,6 +96,25 @@ class CreditForm(PageForm):
             raise ValidationError(_("The tenant has no invoice with this number.")) from None
         except InvoiceRefused as error:
             raise ValidationError(str(error)) from None
+
+    def clean(self) -> dict[str, Any]:
+        """Check what a kind needs and what it has not, in the words of the form."""
+        found = super().clean() or self.cleaned_data
+        kind = found.get("kind")
+        if not kind:
+            return found
+        if kind != Kind.RETURN and self.data.get("invoice", "").strip():
+            problem = _(
+                "Only a “return of an invoice's payment” names an invoice. Choose that kind, or leave this empty."
+            )
+            self.add_error("invoice", problem)
+        if kind != Kind.PROMOTION and found.get("expires"):
+            self.add_error("expires", _("Only a promotion has a last day. Leave this empty."))
+        if kind == Kind.PROMOTION and not self.data.get("expires", "").strip():
+            self.add_error("expires", _("A promotion needs its last day."))
+        if kind in {Kind.REFUND, Kind.CORRECTION, Kind.RETURN} and not found.get("reason", "").strip():
+            self.add_error("reason", _("Say why: this kind needs a reason."))
+        return found
 
     def wanted(self) -> NewCredit:
         """Return the change. A promotion expires at the end of its last day."""

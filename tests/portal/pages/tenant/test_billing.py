@@ -43,7 +43,7 @@ def test_a_form_sent_twice_posts_once_and_the_tenant_sees_it(signed_in: SignIn, 
     assert total(world) == 10
     assert "Posted: $10.00." in text(browser)
     shown = text(owner)
-    assert "$10.00" in shown and "payment 7" in shown
+    assert "$10.00" in shown and "payment 7" in shown and "paid in advance" in shown
     assert "Take back" not in shown and "change-credit" not in shown
     assert "10.00,USD" in owner.get("/portal/tenants/acme/credit.csv").getvalue().decode()
     assert "$10.00" in text(browser, "/portal/billing/")
@@ -55,8 +55,10 @@ def test_a_wrong_amount_is_marked_and_posts_nothing(signed_in: SignIn, world: Wo
         ({"amount": "ten"}, "Enter an amount such as 25 or 0.50"),
         ({"amount": "-1"}, "Use an amount above 0"),
         ({"amount": "0.001"}, "An amount in USD has at most 2 decimals"),
-        ({"kind": "promotion"}, "Give a time in the next ten years"),
-        ({"kind": "refund"}, "Say why; a refund needs it"),
+        ({"kind": "promotion"}, "A promotion needs its last day."),
+        ({"expires": "2030-06-30"}, "Only a promotion has a last day."),
+        ({"invoice": "INV-000001"}, "Only a “return of an invoice&#x27;s payment” names an invoice."),
+        ({"kind": "refund"}, "Say why: this kind needs a reason."),
         ({"kind": "refund", "reason": "all"}, "0.00 USD of prepaid credit are left"),
         ({"kind": "reversal"}, "Choose one of the list"),
     ):
