@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.invoices import issuers
@@ -44,12 +45,16 @@ def test_all_months_are_closed_behind_the_page_which_shows_how_far_it_is(browser
     assert "This runs already." in post(browser, MONTHS, action="close") and BillingRun.objects.count() == 1
     advancing.go_on(seconds=0)
     part = browser.get(address)
-    assert "1 of 2 tenants." in part.content.decode() and "HX-Refresh" not in part
+    assert "1 of 2 tenants." in part.content.decode() and 'data-testid="show-changed"' not in part.content.decode()
     advancing.go_on()
-    part = browser.get(address)
-    assert part["HX-Refresh"] == "true" and "hx-get" not in part.content.decode()
+    over = browser.get(address)
+    ended = over.content.decode()
+    assert "HX-Refresh" not in over and "hx-get" not in ended  # forms of the page keep what was typed
+    assert f'href="{MONTHS}?month=2026-03" data-testid="show-changed"' in ended
     page = browser.get(f"{MONTHS}?month=2026-03").content.decode()
-    assert "2 of 2 closed" in page and "2 closed, 0 were closed already." in page
+    assert "2 of 2 closed" in page and "2 closed, 0 were closed already." in page and "show-changed" not in page
+    BillingRun.objects.update(finished_at=timezone.now() - timedelta(days=1, minutes=1))
+    assert 'data-testid="run"' not in browser.get(f"{MONTHS}?month=2026-03").content.decode()
     assert 'data-testid="run"' not in browser.get(f"{MONTHS}?month=2026-02").content.decode()
 
 
@@ -61,7 +66,8 @@ def test_invoices_that_are_refused_are_named_and_one_is_made_at_once(browser: Cl
     assert "0 of 2 tenants." in post(browser, INVOICES)
     advancing.go_on()
     page = browser.get(f"{INVOICES}?month=2026-03").content.decode()
-    assert 'data-testid="run-problems"' in page and "2 refused." in page and page.count("has no country") == 2
+    assert '<details open data-testid="run-problems">' in page
+    assert "2 refused." in page and page.count("has no country") == 2
     assert page.count('<a class="warn" href="/portal/tenants/acme/billing/#account" data-testid="no-country"') == 1
     assert "has no country" in post(browser, INVOICES, tenant="acme") and BillingRun.objects.count() == 2
     assert not Invoice.objects.exists()

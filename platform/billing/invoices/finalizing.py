@@ -41,8 +41,8 @@ def finalize(
     closing.lock(TenantId(month.tenant.id))
     if (existing := find(month)) is not None:
         return existing, False
-    _require_customer(month)
     closing_row = closed(month)
+    _require_customer(month)
     before = replaced(month)
     chosen = before.issuer if issuer is None and before is not None and before.issuer is not None else None
     found, number = issuers.take_invoice_number((chosen or issuers.find(issuer)).id)

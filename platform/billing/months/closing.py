@@ -102,15 +102,12 @@ def lock(tenant_id: TenantId) -> None:
 
 
 def _require_past(month: Month, now: datetime) -> None:
-    if now < month.end:
-        raise _refused(month, f"it ends at {month.end.isoformat()}", "Close it after that and the grace.")
-    if now < grace_ends(month):
-        until = grace_ends(month).isoformat(timespec="minutes")
-        raise _refused(
-            month,
-            f"late records may arrive until {until}",
-            f"Close it then; HEARTH_MONTH_GRACE_HOURS is {settings.MONTH_GRACE_HOURS}.",
-        )
+    closes_at = grace_ends(month)
+    if now >= closes_at:
+        return
+    moment = f"{closes_at:%B} {closes_at.day}, {closes_at:%Y, %H:%M %Z}"
+    grace = f"Records may arrive up to {settings.MONTH_GRACE_HOURS} hours late." if settings.MONTH_GRACE_HOURS else ""
+    raise _refused(month, f"it may be closed from {moment} on", grace)
 
 
 def _require_drained(month: Month, without_nodes: Collection[str]) -> None:

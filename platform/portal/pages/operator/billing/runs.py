@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 from django.views.decorators.http import require_http_methods
 
@@ -24,6 +25,8 @@ from portal.pages.base import operator_page
 
 #: Tenants or lines for which nothing was done that a page names; the API has more.
 MOST_PROBLEMS = 200
+#: So long pages show a run after its end: later it says what has changed since. The API has it longer.
+SHOWN = timedelta(days=1)
 #: The page of each kind.
 _PAGES: Final = {
     BillingRun.Kind.CLOSE_MONTHS: "portal:months",
@@ -45,15 +48,17 @@ def begin(request: HttpRequest, principal: Principal, kind: str, month: date) ->
 
 
 def of_month(kind: str, month: date | None = None) -> Progress | None:
-    """Return how far the last run of a month, or of none, is."""
+    """Return how far the last run of a month, or of none, is; None for one that ended more than SHOWN ago."""
     run = registry.latest(kind, month)
-    return None if run is None else registry.progress(run, MOST_PROBLEMS)
+    if run is None or (run.finished_at is not None and run.finished_at < timezone.now() - SHOWN):
+        return None
+    return registry.progress(run, MOST_PROBLEMS)
 
 
 @require_http_methods(["GET", "POST"])
 @operator_page
 def detail(request: HttpRequest, principal: Principal, run: UUID) -> HttpResponse:
-    """Return how far a run is, for the page that shows it; with POST, stop it."""
+    """Return how far a run is, for the page that shows it, which it does not reload; with POST, stop it."""
     found = registry.find(run)
     if request.method == "POST":
         registry.stop(principal.actor, found.id)
@@ -62,11 +67,9 @@ def detail(request: HttpRequest, principal: Principal, run: UUID) -> HttpRespons
     context = {
         "progress": registry.progress(found, MOST_PROBLEMS),
         "is_read_only": not operator_rights.may_change(principal, request.path),
+        "changed": _address(found) if found.finished_at is not None else "",
     }
-    answer = render(request, "portal/parts/billing_run.html", context)
-    if found.finished_at is not None:
-        answer["HX-Refresh"] = "true"  # what the page shows beside it has changed
-    return answer
+    return render(request, "portal/parts/billing_run.html", context)
 
 
 def _address(run: BillingRun) -> str:
