@@ -64,6 +64,8 @@ def test_what_cannot_be_done_is_a_message(browser: Client) -> None:
     assert "give a reason" in change(browser, "close", "acme") + change(browser, "reopen", "acme", " ")
     assert "choose a tenant, and what to do" in change(browser, "confirm")
     assert browser.get(f"{URL}?month=march").status_code == 400
+    future = page(browser, "2099-01")
+    assert "not before" in future and 'value="close"' not in future
     late = browser.post(URL, {"month": "2099-01", "action": "close", "tenant": "acme"}, follow=True).content.decode()
     assert "stays open: it may be closed from February 3, 2099" in late
 

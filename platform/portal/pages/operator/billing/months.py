@@ -35,13 +35,15 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
     if request.method == "POST":
         return _change(request, principal, month)
-    standings = overview.read(month.year, month.month)
+    now, standings = timezone.now(), overview.read(month.year, month.month)
     context = {
         "progress": runs.of_month(BillingRun.Kind.CLOSE_MONTHS, month),
         "month": month.replace(day=1),
         "months": periods.past_months(today, MONTHS),
         "standings": standings,
         "closed": sum(each.state == "closed" for each in standings),
+        "now": now,
+        "may_close": any(each.state != "closed" and each.closes_at <= now for each in standings),
         "me": second_person.person(principal.actor),
     }
     return show(request, principal, "portal/months.html", context, active="months")
