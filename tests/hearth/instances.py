@@ -48,7 +48,7 @@ class Instance:
         found: dict[str, Any] = json.loads((self.folder / "up.json").read_text())
         return found
 
-    def run(self, *arguments: str, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_seconds: float = 400) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hearth.cli", *arguments],
             env=self.environment,

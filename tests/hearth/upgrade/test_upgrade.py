@@ -169,7 +169,7 @@ def test_secrets_are_rotated_under_requests_and_every_key_and_engine_goes_on(ins
         drained = re.findall(r"celery -A hearth (fleet drain \w+)", finished.stdout)
         for drain in drained:
             command = [sys.executable, "-m", "celery", "-A", "hearth", *drain.split()]
-            subprocess.run(command, env=instance.environment, check=True, timeout=120)
+            subprocess.run(command, env=instance.environment, check=True, timeout=400)
         wait_for(lambda: {"stopped"} == {state_of(instance, drain[-6:]) for drain in drained})
         finished = instance.run("secrets", "rotate", "--finish", timeout_seconds=300)
         assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
