@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 from billing.models import BillingMonth
@@ -36,6 +36,12 @@ def tenants(year: int, month: int) -> list[Tenant]:
     """Return the tenants that existed in that month and are billed, by slug."""
     everybody = Tenant.objects.exclude(slug=PLATFORM_SLUG).order_by("slug")
     return [each for each in everybody if each.created_at < Month(tenant=each, year=year, month=month).end]
+
+
+def last_month(today: date) -> date:
+    """Return the first day of the last month that is over; of this one if no tenant existed before it."""
+    over = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
+    return over if tenants(over.year, over.month) else today.replace(day=1)
 
 
 def read(year: int, month: int) -> list[Standing]:

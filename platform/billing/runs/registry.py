@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +22,8 @@ from tenants.errors import NotFound
 from tenants.models import Tenant
 
 Kind, Outcome = BillingRun.Kind, BillingRunPart.Outcome
+#: So long a run is kept after its end; the next one that begins deletes older ones. The audit log names them longer.
+KEPT = timedelta(days=90)
 #: Number of the advisory lock of what begins: "brun" in ASCII.
 _LOCK = int.from_bytes(b"brun")
 
@@ -73,6 +75,7 @@ def begin(actor: Actor, kind: str, month: date) -> tuple[BillingRun, bool]:
     While one of the same kind and month runs, it is that one. Raises NotFound without an issuer of invoices.
     """
     _lock()
+    _delete_old()
     name = f"{month:%Y-%m}"
     if (running := BillingRun.objects.filter(kind=kind, month=name, finished_at=None).first()) is not None:
         return running, False
@@ -95,6 +98,7 @@ def begin(actor: Actor, kind: str, month: date) -> tuple[BillingRun, bool]:
 def begin_matching(actor: Actor, lines: Sequence[UUID]) -> BillingRun:
     """Have the role ``background`` match these lines of bank statements; return the run, which may be one that runs."""
     _lock()
+    _delete_old()
     found = BillingRun.objects.select_for_update().filter(kind=Kind.MATCH_PAYMENTS, finished_at=None).first()
     run = found or BillingRun.objects.create(
         kind=Kind.MATCH_PAYMENTS, actor_kind=actor.kind, actor=actor.name, request_id=actor.request_id
@@ -107,6 +111,12 @@ def begin_matching(actor: Actor, lines: Sequence[UUID]) -> BillingRun:
 
 
 @transaction.atomic
+def _delete_old() -> None:
+    old = BillingRun.objects.filter(finished_at__lt=timezone.now() - KEPT)
+    BillingRunPart.objects.filter(run__in=old).delete()
+    old.delete()
+
+
 def finish(run: BillingRun) -> None:
     """End a run of which nothing waits, under its lock, so that no line is added. Again it changes nothing."""
     if BillingRun.objects.select_for_update().filter(id=run.id, finished_at=None).first() is None:

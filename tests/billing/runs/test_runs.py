@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
+from django.utils import timezone
 
 from billing.models import BillingMonth, BillingRun, BillingRunPart, Invoice, Issuer
 from billing.months import closing
@@ -121,6 +122,15 @@ def test_a_run_goes_on_in_slices_and_is_stopped_between_two_tenants() -> None:
     assert registry.stop(ADA, run.id).stopped_by == "eve"
     assert not advancing.go_on() and BillingMonth.objects.count() == 1
     assert registry.begin(ADA, Kind.CLOSE_MONTHS, MARCH)[1]
+
+
+def test_the_next_run_deletes_those_that_ended_long_ago() -> None:
+    old, recent = (registry.begin(ADA, Kind.CLOSE_MONTHS, date(2026, month, 1))[0] for month in (1, 2))
+    while advancing.go_on():
+        pass
+    BillingRun.objects.filter(id=old.id).update(finished_at=timezone.now() - registry.KEPT - timedelta(days=1))
+    run, _ = registry.begin(ADA, Kind.CLOSE_MONTHS, MARCH)
+    assert set(BillingRun.objects.values_list("id", flat=True)) == {recent.id, run.id}
 
 
 def test_without_tenants_a_run_is_over_and_without_an_issuer_there_is_none(issuer: Issuer) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from billing.models import BillingMonth
 from billing.runs import advancing
@@ -49,6 +50,13 @@ def test_all_months_are_closed_and_one_is_reopened_by_a_second_operator(browser:
     assert "a second person confirms it" in change(browser, "confirm", "acme")
     assert "2026-03 of Acme is open" in change(eve, "confirm", "acme")
     assert BillingMonth.objects.filter(reopened_at=None).count() == 1
+
+
+def test_it_opens_with_this_month_while_no_tenant_is_older(browser: Client) -> None:
+    Tenant.objects.update(created_at=timezone.now())
+    for address in ("/portal/months/", "/portal/invoices/"):
+        assert f"{timezone.now():%B %Y}" in browser.get(address).content.decode()
+        assert browser.get(address).context["month"] == timezone.now().date().replace(day=1)
 
 
 def test_the_statement_says_that_it_is_closed_and_what_is_late(browser: Client, world: World) -> None:

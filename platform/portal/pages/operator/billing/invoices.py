@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from django.contrib import messages
@@ -89,7 +89,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 
 def _last_month(today: date) -> date:
     """Return the last month that is over; if it has neither an invoice nor a closing, the last one with an invoice."""
-    over = today.replace(day=1) - timedelta(days=1)
+    over = overview.last_month(today)
     is_begun = BillingMonth.objects.filter(year=over.year, month=over.month, reopened_at=None).exists()
     if is_begun or (newest := Invoice.objects.order_by("-year", "-month").only("year", "month").first()) is None:
         return over

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -29,10 +29,10 @@ MONTHS = 24
 @require_http_methods(["GET", "POST"])
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Show where a month stands, by default the last one that is over; close or reopen it."""
+    """Show where a month stands, by default the last one that is over and had tenants; close or reopen it."""
     today = timezone.now().date()
     text = request.POST.get("month") or request.GET.get("month")
-    month = periods.parse_month(text, timezone.now()) if text else today.replace(day=1) - timedelta(days=1)
+    month = periods.parse_month(text, timezone.now()) if text else overview.last_month(today)
     if request.method == "POST":
         return _change(request, principal, month)
     now, standings = timezone.now(), overview.read(month.year, month.month)
