@@ -17,6 +17,7 @@ ORDER = (
     "advisor",
     "content-log",
     "limits",
+    "invoices",
     "errors",
     "sdks",
     "management-errors",
