@@ -41,6 +41,7 @@ def finalize(
     closing.lock(TenantId(month.tenant.id))
     if (existing := find(month)) is not None:
         return existing, False
+    _require_own_channel(month)
     closing_row = closed(month)
     _require_customer(month)
     before = replaced(month)
@@ -81,8 +82,8 @@ def find(month: Month) -> Invoice | None:
     return of_month.exclude(state=Invoice.State.VOID).first()
 
 
-def _require_customer(month: Month) -> None:
-    """Raise InvoiceRefused for a tenant whom another system invoices, or without a country."""
+def _require_own_channel(month: Month) -> None:
+    """Raise InvoiceRefused for a tenant whom another system invoices."""
     details = account.of(month.tenant).details
     if details.issuer != Invoice.Channel.HEARTH:
         remedy = "One month has one legal document."
@@ -90,6 +91,11 @@ def _require_customer(month: Month) -> None:
             push = f"hearth stripe push {month.name} --tenant {month.tenant.slug}"
             remedy = f"Let Stripe make it: {push}, or the page Invoices."
         raise refused(month, f"its invoices come from {details.issuer}", remedy)
+
+
+def _require_customer(month: Month) -> None:
+    """Raise InvoiceRefused for a tenant whom nobody can address."""
+    details = account.of(month.tenant).details
     if month.tenant.state == Tenant.State.ARCHIVED and not details.legal_name:
         raise refused(
             month,

@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 
 from billing.accounts import account
 from billing.accounts.account import Details
+from portal.forms.base import CHOOSE
 from tenants.models import AuditEntry, Membership, User
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
@@ -92,7 +93,7 @@ def test_the_form_says_what_is_wrong_and_keeps_what_was_typed(signed_in: SignIn,
     typed = {"legal_name": "Acme GmbH", "payment_terms_days": "14", "issuer": "hearth"}
     typed |= {"currency": "USD", "mode": "postpaid"}
     for wrong, problem in (
-        ({"country": "ZZ"}, "ISO 3166-1"),
+        ({"country": "ZZ"}, CHOOSE),
         ({"tax_rate": "101"}, "0 to 100"),
         ({"billing_emails": "nobody"}, "e-mail addresses such as"),
         ({"payment_terms_days": "366"}, "from 0 to 365"),
