@@ -238,26 +238,8 @@ def build(world: World, folder: Path) -> Scene:
     tenant = world.acme.tenant
     hr = registry.create_project(fixtures.OPERATOR, tenant, slug="hr", name="HR")
     registry.archive(fixtures.OPERATOR, registry.create_tenant(fixtures.OPERATOR, slug=GONE, name="Gone"))
-    users = {"operator": world.operator, "owner": world.acme.owner}
-    for role in ("admin", *USERS[2:]):
-        users[role] = User.objects.create(username=role)
-        Membership.objects.create(user=users[role], tenant=tenant, role=role)
-    for role, given in OPERATORS.items():
-        users[role] = User.objects.create(username=role.replace(" ", "-"), is_staff=True, operator_role=given)
-    users[SUPPORT] = User.objects.create(username="support", is_staff=True)
-    peter = User.objects.create(username=PETER, is_staff=True, operator_role="finance")
-    Membership.objects.create(user=peter, tenant=tenant, role=Membership.Role.DEVELOPER)
-    apis = {role: APIClient() for role in users}
-    for role, client in apis.items():
-        client.force_login(users[role])
-    for role, scopes in KEY_SCOPES.items():
-        issued = keys.issue(fixtures.OPERATOR, world.acme.project, name=role, scopes=(*keys.DEFAULT_SCOPES, *scopes))
-        apis[role] = bearer(issued.secret)
-    browsers = {role: Client() for role in users}
-    for role, browser in browsers.items():
-        browser.force_login(users[role])
-    for signed_in in (apis[SUPPORT], browsers[SUPPORT]):
-        signed_in.post("/portal/tenants/acme/support/", {"reason": "why"})
+    users = _people(world)
+    apis, browsers = _signed_in(world, users)
     rolled = Deployment.objects.create(name=ROLLED, revision=world.revision)
     Rollout.objects.create(
         deployment=rolled,
@@ -305,6 +287,37 @@ def build(world: World, folder: Path) -> Scene:
         apis=apis,
         pages=browsers,
     )
+
+
+def _people(world: World) -> dict[str, User]:
+    """Return somebody of each role; make them, and Peter, whom others change."""
+    tenant = world.acme.tenant
+    users = {"operator": world.operator, "owner": world.acme.owner}
+    for role in ("admin", *USERS[2:]):
+        users[role] = User.objects.create(username=role)
+        Membership.objects.create(user=users[role], tenant=tenant, role=role)
+    for role, given in OPERATORS.items():
+        users[role] = User.objects.create(username=role.replace(" ", "-"), is_staff=True, operator_role=given)
+    users[SUPPORT] = User.objects.create(username="support", is_staff=True)
+    peter = User.objects.create(username=PETER, is_staff=True, operator_role="finance")
+    Membership.objects.create(user=peter, tenant=tenant, role=Membership.Role.DEVELOPER)
+    return users
+
+
+def _signed_in(world: World, users: Mapping[str, User]) -> tuple[dict[str, APIClient], dict[str, Client]]:
+    """Return clients of the API, of users and of keys with each scope, and browsers of users."""
+    apis = {role: APIClient() for role in users}
+    for role, client in apis.items():
+        client.force_login(users[role])
+    for role, scopes in KEY_SCOPES.items():
+        issued = keys.issue(fixtures.OPERATOR, world.acme.project, name=role, scopes=(*keys.DEFAULT_SCOPES, *scopes))
+        apis[role] = bearer(issued.secret)
+    browsers = {role: Client() for role in users}
+    for role, browser in browsers.items():
+        browser.force_login(users[role])
+    for signed_in in (apis[SUPPORT], browsers[SUPPORT]):
+        signed_in.post("/portal/tenants/acme/support/", {"reason": "why"})
+    return apis, browsers
 
 
 def _reserved(world: World) -> UUID:

@@ -83,7 +83,7 @@ def find(month: Month) -> Invoice | None:
 
 
 def _require_own_channel(month: Month) -> None:
-    """Raise InvoiceRefused for a tenant whom another system invoices."""
+    """Raise InvoiceRefused if another system makes the tenant's invoices."""
     details = account.of(month.tenant).details
     if details.issuer != Invoice.Channel.HEARTH:
         remedy = "One month has one legal document."
@@ -94,7 +94,7 @@ def _require_own_channel(month: Month) -> None:
 
 
 def _require_customer(month: Month) -> None:
-    """Raise InvoiceRefused for a tenant whom nobody can address."""
+    """Raise InvoiceRefused for a tenant that was erased, or whose account has no country."""
     details = account.of(month.tenant).details
     if month.tenant.state == Tenant.State.ARCHIVED and not details.legal_name:
         raise refused(

@@ -64,7 +64,7 @@ class BillingRunPart(models.Model):
         #: It had been done before.
         UNCHANGED = "unchanged"
         REFUSED = "refused"
-        #: By an error that is no refusal. A new run tries it again.
+        #: It ended with an unexpected error. A new run tries it again.
         FAILED = "failed"
         #: The run was stopped before.
         STOPPED = "stopped"

@@ -93,9 +93,9 @@ def run(actor: Actor, statement: Statement, *, dry_run: bool = False, most_paid:
 
 
 def match(actor: Actor, line_id: UUID, among: Sequence[Candidate]) -> tuple[Outcome, str]:
-    """Pay what a stored line names of these invoices; return what it is then, and why something is left.
+    """Pay those of these invoices that a stored line names; return its outcome, and why money of it is left.
 
-    ``known`` for a line that somebody assigned or dismissed meanwhile. Again it changes nothing more.
+    The outcome is ``known`` for a line that somebody assigned or dismissed meanwhile. Idempotent.
     """
     with transaction.atomic():
         line = BankLine.objects.select_for_update().get(id=line_id)

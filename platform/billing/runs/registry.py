@@ -118,7 +118,7 @@ def _delete_old() -> None:
 
 
 def finish(run: BillingRun) -> None:
-    """End a run of which nothing waits, under its lock, so that no line is added. Again it changes nothing."""
+    """End a run once no part waits. It locks the run's row, so no line is added meanwhile. Idempotent."""
     if BillingRun.objects.select_for_update().filter(id=run.id, finished_at=None).first() is None:
         return
     waiting = BillingRunPart.objects.filter(run=run, outcome=Outcome.WAITING)
@@ -163,7 +163,7 @@ def latest(kind: str, month: date | None = None) -> BillingRun | None:
 
 
 def progress(run: BillingRun, most_problems: int) -> Progress:
-    """Return how far a run is, with at most so many of those for which nothing was done."""
+    """Return how far a run is, and at most ``most_problems`` parts that were refused or failed."""
     counted = run.parts.order_by().values_list("outcome").annotate(Count("id"))
     failed = {each.subject_id: each for each in run.parts.filter(outcome__in=(Outcome.REFUSED, Outcome.FAILED))}
     rows: QuerySet[Any] = Tenant.objects.filter(id__in=failed).order_by("slug").values_list("id", "slug")

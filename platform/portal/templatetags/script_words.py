@@ -13,7 +13,7 @@ from django.utils.translation import gettext_noop as _
 
 register = template.Library()
 
-#: Of the scripts of every page.
+#: Texts of scripts that every page loads.
 EVERYWHERE = (
     _("Copied"),
     _("Selected: press Ctrl C"),

@@ -45,7 +45,7 @@ class Payment:
     payment: InvoicePayment
     amount: str
     stays: str = ""
-    #: Of the form that was refused.
+    #: Its form, if that was refused, with what was typed and the errors.
     form: InvoiceForm | None = None
 
 
