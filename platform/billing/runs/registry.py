@@ -110,13 +110,13 @@ def begin_matching(actor: Actor, lines: Sequence[UUID]) -> BillingRun:
     return run
 
 
-@transaction.atomic
 def _delete_old() -> None:
     old = BillingRun.objects.filter(finished_at__lt=timezone.now() - KEPT)
     BillingRunPart.objects.filter(run__in=old).delete()
     old.delete()
 
 
+@transaction.atomic
 def finish(run: BillingRun) -> None:
     """End a run once no part waits. It locks the run's row, so no line is added meanwhile. Idempotent."""
     if BillingRun.objects.select_for_update().filter(id=run.id, finished_at=None).first() is None:

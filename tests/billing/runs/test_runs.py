@@ -61,6 +61,13 @@ def test_months_are_closed_and_invoices_made_for_every_tenant_in_the_name_of_who
     assert AuditEntry.objects.filter(action="billing_run.begun").count() == 3
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_whose_every_step_is_a_transaction_of_its_own_ends_a_run() -> None:
+    run, _ = registry.begin(ADA, Kind.CLOSE_MONTHS, MARCH)
+    assert not advancing.go_on()
+    assert (counts(run), progress(run).state) == ({"done": 2}, "finished")
+
+
 def test_a_worker_that_dies_leaves_its_tenant_to_the_next_one(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     closing.close(ADA, month(acme))
     run, _ = registry.begin(ADA, Kind.MAKE_INVOICES, MARCH)
